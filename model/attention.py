@@ -60,6 +60,7 @@ class Attention(Module):
         one, f32 = Initializer("ones"), jnp.float32
         self.key_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
         self.value_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
+        self.sinks = context.param((N,), ("query_heads",), Initializer("zeros")) if spec.has_sinks else None
         self.spec = spec
         self.kernels = kernels
         self.mesh = mesh
@@ -76,10 +77,10 @@ class Attention(Module):
             q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
-        attend = on_each_device(
-            self._write_and_attend, self.mesh, in_specs=(own, own, own, whole, own, whole), out_specs=(own, own)
-        )
-        out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype))
+        sinks = None if self.sinks is None else self.sinks[...]
+        in_specs = (own, own, own, whole, own, whole, rules.spec(("query_heads",)))
+        attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
+        out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype), sinks)
         return self.output(out.reshape(T, -1)), kv_pages
 
     def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
@@ -96,7 +97,8 @@ class Attention(Module):
         step: PagedStep,
         kv_pages: jax.Array,
         scales: CacheScales,
+        sinks: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] and the cache."""
+        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H] and the cache."""
         kv_pages = step.write(kv_pages, k, v, self.kernels, scales)
-        return step.attend(q, kv_pages, self.spec, self.kernels, scales), kv_pages
+        return step.attend(q, kv_pages, self.spec, self.kernels, scales, sinks), kv_pages

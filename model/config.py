@@ -76,6 +76,7 @@ class ModelConfig(DecoderSpec):
         quantization: how the checkpoint stores weights; None: plainly.
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
+        stored_dtype: that holds all matrices of the files; None: none were read.
         has_head: it makes logits, so it can generate; else only hidden states.
         classifier: its head, if it is made to classify texts; None: it is not.
         num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
@@ -99,6 +100,7 @@ class ModelConfig(DecoderSpec):
     quantization: StoredFormat | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
+    stored_dtype: DType | None = None
     has_head: bool = True
     classifier: Classifier | None = None
     num_draft_layers: int = 0

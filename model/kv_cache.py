@@ -263,9 +263,15 @@ class PagedStep:
         )
 
     def attend(
-        self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels, scales: CacheScales
+        self,
+        q: jax.Array,
+        kv_pages: jax.Array,
+        spec: AttentionSpec,
+        kernels: Kernels,
+        scales: CacheScales,
+        sinks: jax.Array | None = None,
     ) -> jax.Array:
-        """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+        """q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
         k_scale, v_scale = scales or (1.0, 1.0)
         return ragged_paged_attention(
             q,
@@ -276,6 +282,7 @@ class PagedStep:
             soft_cap=spec.soft_cap,
             k_scale=k_scale,
             v_scale=v_scale,
+            sinks=sinks,
             backend=kernels.attention,
             target=kernels.target,
         )
@@ -291,5 +298,5 @@ def plan_steps(
 ) -> list[PagedStep] | list[LatentStep]:
     """How a step writes and reads the pages of each block table; for the arguments see PagedStep.of_tables."""
     if config.latent is not None:
-        return [LatentStep.of(batch, kv_cache[0].shape[1])]
+        return [LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels)]
     return PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards)

@@ -29,7 +29,7 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
 }
 """By quantization_config.quant_method."""
 
-_NO_MATRIX = ("vector", "transposed")  # transforms of norms, biases, routers
+_NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
 TABLES = ("embedding.table", "lm_head.table")
 

@@ -20,6 +20,7 @@ commands:
   plan       print memory needs and speed limits of a model on hardware you do not have; `palladio plan --help`
   eval       tell the perplexity of a text: palladio eval --perplexity FILE --model-path DIR
   replay     run the requests of a crash dump again and compare their tokens
+  tune       measure this machine's CPU, so that `serve` chooses the fastest kind of weights for it
   version    print the version
 """
 
@@ -32,6 +33,7 @@ COMMANDS: Final = {
     "plan": ("palladio.plan", "plan"),
     "eval": ("palladio.evaluate", "evaluate"),
     "replay": ("palladio.replay", "replay"),
+    "tune": ("palladio.tune", "tune"),
 }
 
 

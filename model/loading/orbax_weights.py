@@ -26,13 +26,14 @@ from palladio import __version__
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
-from palladio.model.loading.parameters import Parameters, flat_outputs, known_form, scale_form
+from palladio.model.loading.parameters import Parameters, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
-from palladio.model.weights.scaled import FlatOutputs, ScaleForm
+from palladio.model.weights.rest_form import RestForm
+from palladio.model.weights.scaled import ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
 FORMAT = 4
@@ -68,7 +69,7 @@ class StoredParameter:
         """Args: parameters: laid out by `layout`, over any number of devices."""
         param = parameters.by_path[path][1]
         slot = parameters.slots.get(path) or parameters.slots[path.rpartition(".")[0]]
-        dtype, (shape, axes) = str(param.dtype), known_form(param)
+        dtype, (shape, axes) = str(known_dtype(param)), known_form(param)
         kind = dtype if slot.weight is None else slot.weight.kind_name
         return cls(stored_shape(shape, axes, layout, scale_form(param)), dtype, kind, axes)
 
@@ -261,16 +262,18 @@ def restored_arrays(
         for name in names:
             shape = stored[name].shape
             sharding = _sharding_of_stored(shape, stored[name].axes, mesh)
-            wanted[name] = jax.ShapeDtypeStruct(shape, params[name][1].dtype, sharding=sharding)
-            if is_packed(shape, params[name][1].dtype):
+            dtype = known_dtype(params[name][1])
+            wanted[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+            if is_packed(shape, dtype):
                 sharding = _sharding_of_stored(packed_shape(shape), stored[name].axes, mesh)
                 wanted[name] = jax.ShapeDtypeStruct(packed_shape(shape), jnp.uint8, sharding=sharding)
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
             param = params[name][1]
-            if array.dtype != param.dtype:
+            form = rest_form(param)
+            if array.dtype != known_dtype(param):
                 array = _unpacker(_sharding_of_stored(stored[name].shape, stored[name].axes, mesh))(array)
-            if array.shape != param.shape:  # what has its size is laid out as it was
-                array = _placer(stored[name].axes, layout, mesh, scale_form(param), flat_outputs(param))(array)
+            if array.shape != param.shape or form is not None:  # what has its size is laid out as it was
+                array = _placer(stored[name].axes, layout, mesh, scale_form(param), form)(array)
             yield name, array
 
 
@@ -282,15 +285,15 @@ def _unpacker(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
 
 @functools.lru_cache(maxsize=32)
 def _placer(
-    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, flat: FlatOutputs | None
+    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, rest: RestForm | None
 ) -> Callable[[jax.Array], jax.Array]:
     """One for all layers: it is compiled once."""
 
     def place(array: jax.Array) -> jax.Array:
         laid_out = relayout(array, axes, layout, form)
-        return laid_out if flat is None else flat.flattened(laid_out)
+        return laid_out if rest is None else rest.laid(laid_out)
 
-    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes if flat is None else flat.flat_axes))
+    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes if rest is None else rest.laid_axes()))
 
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:

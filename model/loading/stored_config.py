@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
@@ -56,6 +56,7 @@ def agree_with_weights(
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
+        config = dataclasses.replace(config, stored_dtype=_dtype_of_matrices(tensors))
         if config.quantization is None:
             config = by_config
         else:
@@ -142,6 +143,11 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
 def _wide_bytes(matrices: Iterable[StoredMatrix]) -> int:
     """In bfloat16."""
     return 2 * sum(math.prod(matrix.shape) for matrix in matrices)
+
+
+def _dtype_of_matrices(tensors: Mapping[str, StoredTensor]) -> DType:
+    found = {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
+    return "bfloat16" if found == {"BF16"} else "float16" if found == {"F16"} else "float32"
 
 
 def _is_tied(config: ModelConfig) -> bool:

@@ -78,8 +78,25 @@ class FlatOutputs:
         sizes[self.split - 1] //= self.num_parts
         return tuple(sizes)
 
-    def flattened(self, values: jax.Array) -> jax.Array:
-        """[in, out…] as it lies."""
+    @property
+    def order(self) -> tuple[int, ...]:
+        """See RestForm."""
+        return tuple(range(len(self.shape)))
+
+    def known_dtype(self, dtype: np.dtype) -> np.dtype:
+        """See RestForm."""
+        return dtype
+
+    def laid_axes(self) -> tuple[str | None, ...]:
+        """See RestForm."""
+        return self.flat_axes
+
+    def laid_on_host(self, values: HostArray, own_shape: tuple[int, ...]) -> HostArray:
+        """See RestForm. Each device's slice of the one form is its slice of the other."""
+        return values.reshape(own_shape)
+
+    def laid(self, values: jax.Array) -> jax.Array:
+        """See RestForm."""
         before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
         parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
         return jnp.moveaxis(parts, self.split, 1).reshape(self.flat_shape)
@@ -317,4 +334,4 @@ def _param(
     if flat is not None:
         shape, axes = flat.flat_shape, flat.flat_axes
     value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-    return nnx.Param(value, logical_axes=axes, flat=flat, **metadata)
+    return nnx.Param(value, logical_axes=axes, rest=flat, **metadata)

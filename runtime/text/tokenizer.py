@@ -1,5 +1,6 @@
 """Text to token ids and back: a thin, typed wrapper over a Hugging Face tokenizer."""
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from palladio.runtime.text.template_meter import RenderLimitExceededError
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"
+_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>")
+_HARMONY_ENDS = _HARMONY[-2:]
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
     (
         *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
@@ -111,6 +114,18 @@ class Tokenizer:
     @property
     def eos_token_id(self) -> int | None:
         return self._token_id("eos_token_id")
+
+    @functools.cached_property
+    def is_harmony(self) -> bool:
+        """It has the special tokens of gpt-oss's messages."""
+        return all(self.special_id(text) is not None for text in _HARMONY)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, whatever the model's config says: its end of sequence, and Harmony's of an answer
+        and of a call."""
+        ends = [self.special_id(text) for text in _HARMONY_ENDS] if self.is_harmony else []
+        return tuple(token_id for token_id in (self.eos_token_id, *ends) if token_id is not None)
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that is written exactly like this, if there is one."""

@@ -70,7 +70,7 @@ def compare_on_four_devices(source: str, converted: str) -> list[list[int]]:
 
 
 def test_four_devices_with_heads_that_do_not_divide(source: Path, converted: Path) -> None:
-    shapes = call_with_devices(4, __name__, "compare_on_four_devices", str(source), str(converted))
+    shapes = call_with_devices(__name__, "compare_on_four_devices", str(source), str(converted))
     assert [48, 1, 4, 8] in shapes  # one of four places for two kv heads: two queries, key and value
 
 
@@ -166,4 +166,4 @@ def test_families_on_one_device_and_on_four(family: str, tmp_path: Path) -> None
     convert(source, out)
     for wanted, found in zip(weights(source), weights(out), strict=True):
         np.testing.assert_array_equal(wanted, found)
-    call_with_devices(4, __name__, "compare_on_four_devices", str(source), str(out))
+    call_with_devices(__name__, "compare_on_four_devices", str(source), str(out))
