@@ -257,8 +257,9 @@ class Scaled(Weight):
         return None if why is None else (num_bytes, why)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """See Weight."""
-        values, *factors = (jnp.take(array, ids, axis=0, mode="clip") for array in self.arrays())
+        """See Weight. Of one row XLA:TPU would make a slice, and for it copy the whole table into another layout."""
+        rows = jnp.pad(ids, (0, 1)) if ids.shape[0] == 1 else ids
+        values, *factors = (jnp.take(array, rows, axis=0, mode="clip")[: ids.shape[0]] for array in self.arrays())
         if self.group is None:
             factors = [array[:, None] for array in factors]
         return self._widened(dtype, values, *factors)
