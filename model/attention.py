@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import PagedStep
+from palladio.model.kv_cache import CacheScales, PagedStep
 from palladio.model.latent_cache import LatentStep
 from palladio.model.layer_spec import AttentionSpec, QueryGrowth
 from palladio.model.linear import Linear
@@ -57,6 +57,9 @@ class Attention(Module):
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
         self.key_norm = None if norm is None else key_norm(context, K, H, norm, counts)
+        one, f32 = Initializer("ones"), jnp.float32
+        self.key_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
+        self.value_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
         self.sinks = context.param((N,), ("query_heads",), Initializer("zeros")) if spec.has_sinks else None
         self.spec = spec
         self.kernels = kernels
@@ -75,14 +78,27 @@ class Attention(Module):
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
         sinks = None if self.sinks is None else self.sinks[...]
-        in_specs = (own, own, own, whole, own, rules.spec(("query_heads",)))
+        in_specs = (own, own, own, whole, own, whole, rules.spec(("query_heads",)))
         attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
-        out, kv_pages = attend(q, k, v, by.step, kv_pages, sinks)
+        out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype), sinks)
         return self.output(out.reshape(T, -1)), kv_pages
 
+    def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
+        """What keys and values are divided by before they are kept in this dtype, f32[]; None: by 1."""
+        if self.key_scale is None or self.value_scale is None or not jnp.dtype(dtype).name.startswith("float8"):
+            return None
+        return self.key_scale[...][0], self.value_scale[...][0]
+
     def _write_and_attend(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array, sinks: jax.Array | None
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        step: PagedStep,
+        kv_pages: jax.Array,
+        scales: CacheScales,
+        sinks: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H] and the cache."""
-        kv_pages = step.write(kv_pages, k, v, self.kernels)
-        return step.attend(q, kv_pages, self.spec, self.kernels, sinks), kv_pages
+        kv_pages = step.write(kv_pages, k, v, self.kernels, scales)
+        return step.attend(q, kv_pages, self.spec, self.kernels, scales, sinks), kv_pages

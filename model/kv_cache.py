@@ -40,6 +40,10 @@ LEAST_ROW_BYTES = 32  # of a column of a TPU's tile: pages are whole tiles
 MOST_PADDING = 0.15
 
 
+CacheScales = tuple[jax.Array, jax.Array] | None
+"""What a cache of 8 bits divides keys and values by, f32[] each; None: by 1."""
+
+
 class Place(NamedTuple):
     """Where a layer's pages are: by which block table it finds them, and in which array of the pool."""
 
@@ -242,14 +246,33 @@ class PagedStep:
         metadata = dataclasses.replace(self.metadata, block_table=block_table)
         return dataclasses.replace(self, writes=self.writes.in_pages(page_ids), metadata=metadata)
 
-    def write(self, kv_pages: jax.Array, k: jax.Array, v: jax.Array, kernels: Kernels) -> jax.Array:
+    def write(
+        self, kv_pages: jax.Array, k: jax.Array, v: jax.Array, kernels: Kernels, scales: CacheScales
+    ) -> jax.Array:
         """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's keys and values."""
-        return kv_cache_update(kv_pages, k, v, self.writes, backend=kernels.cache_update, target=kernels.target)
+        k_scale, v_scale = scales or (1.0, 1.0)
+        return kv_cache_update(
+            kv_pages,
+            k,
+            v,
+            self.writes,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            backend=kernels.cache_update,
+            target=kernels.target,
+        )
 
     def attend(
-        self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels, sinks: jax.Array | None = None
+        self,
+        q: jax.Array,
+        kv_pages: jax.Array,
+        spec: AttentionSpec,
+        kernels: Kernels,
+        scales: CacheScales,
+        sinks: jax.Array | None = None,
     ) -> jax.Array:
         """q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
+        k_scale, v_scale = scales or (1.0, 1.0)
         return ragged_paged_attention(
             q,
             kv_pages,
@@ -257,6 +280,8 @@ class PagedStep:
             scale=spec.scale,
             sliding_window=spec.window,
             soft_cap=spec.soft_cap,
+            k_scale=k_scale,
+            v_scale=v_scale,
             sinks=sinks,
             backend=kernels.attention,
             target=kernels.target,

@@ -79,6 +79,7 @@ class AttentionSpec:
         query_growth: factor on queries once they are rotated; None: there is none.
         qkv_bias: of the three projections.
         output_bias: of the projection back.
+        has_cache_scales: a float8 cache divides keys by one number, and values by another, as the checkpoint says.
     """
 
     rope: RopeConfig | None
@@ -90,6 +91,7 @@ class AttentionSpec:
     query_growth: QueryGrowth | None = None
     qkv_bias: bool = False
     output_bias: bool = False
+    has_cache_scales: bool = False
 
     def for_context(self, length: int) -> "AttentionSpec":
         """As it serves sequences of up to so many tokens: a window that none of them fills is none."""

@@ -120,6 +120,11 @@ OUTPUT: tuple[WeightRule, ...] = layer_rules(
 )
 """Attention's projection back."""
 
+CACHE_SCALES: tuple[WeightRule, ...] = layer_rules(
+    "self_attn.", "attention.", ("k_scale", "key_scale", "vector"), ("v_scale", "value_scale", "vector")
+)
+"""Of a float8 cache, of checkpoints in any format that have them."""
+
 ATTENTION: tuple[WeightRule, ...] = (
     *layer_rules(
         "self_attn.",

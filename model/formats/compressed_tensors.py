@@ -66,10 +66,10 @@ class Scheme:
             raise ConfigError(f"{where} must be an object with `weights`, found {shown(found)}")
         keys = Keys(found["weights"], f"{where}.weights.")
         bits, number = keys.count("num_bits"), keys.values.get("type", "int")
-        if (number, bits) not in _KINDS:
-            raise ConfigError(f"{where}.weights: {bits} bits of type {shown(number)} are not supported")
         if found.get("format") not in (None, *_FORMATS):
             raise ConfigError(f"{where}.format: {shown(found['format'])} is not supported: {', '.join(_FORMATS)} are")
+        if (number, bits) not in _KINDS:
+            raise ConfigError(f"{where}.weights: {bits} bits of type {shown(number)} are not supported")
         strategy = keys.values.get("strategy") or "tensor"
         block = None
         if strategy == "block":

@@ -80,7 +80,10 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     tensor = tensors[name]
     names = [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
     if not names:
-        raise CheckpointError(f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing")
+        raise CheckpointError(
+            f"{tensor} is float8, but its scale {tensor.name + SCALE_SUFFIXES[0]} is missing: the checkpoint is "
+            "incomplete, download it again"
+        )
     if len(tensor.shape) not in (2, 3):
         raise CheckpointError(f"{tensor} is float8 with {len(tensor.shape)} dimensions; only matrices can be float8")
     scale, (*lead, num_rows, num_columns) = tensors[names[0]], tensor.shape
@@ -93,7 +96,10 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
         block = block_size
         expected = [(*lead, -(-num_rows // block[0]), -(-num_columns // block[1]))]
     if scale.shape not in expected:
-        raise CheckpointError(f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}")
+        raise CheckpointError(
+            f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}: weight_block_size in "
+            "config.json is of another checkpoint, or the file is incomplete"
+        )
     module = module_of(name)
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
     used = (name, *names, *(other for other in beside if other in tensors))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.experimental.layout import Format
 from jax.sharding import Mesh
@@ -21,6 +22,7 @@ from palladio.model.loading.parameters import Parameters, placement
 from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Weight
 from palladio.pallas_kernels.choice import Kernels
 
@@ -94,6 +96,24 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
         weight = weights.get(keys[:-1])
         found[str(param.dtype) if weight is None else weight.kind_name] += num_bytes(param.shape, param.dtype)
     return dict(found.most_common())
+
+
+def widenings(model: CausalLM, dtype: DTypeLike) -> list[str]:
+    """Weights with scales that products widen as a whole, because no kernel takes them here: a line for each kind.
+
+    Args:
+        dtype: of activations.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for _, node in nnx.iter_graph(model):
+        if isinstance(node, Scaled) and (told := node.widening(dtype)) is not None:
+            found.setdefault((node.kind_name, told[1]), []).append(told[0])
+    name = jnp.dtype(dtype).name
+    return [
+        f"{len(sizes)} matrices ({kind}) are widened in each product: {max(sizes) / 1e9:.3f} GB of {name} at a time on "
+        f"a device, {sum(sizes) / 1e9:.3f} GB in a step, since {why}"
+        for (kind, why), sizes in found.items()
+    ]
 
 
 def abstract_model(

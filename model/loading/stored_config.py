@@ -13,6 +13,7 @@ import numpy as np
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
+from palladio.model.loading.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
 from palladio.model.loading.checkpoint import Checkpoint, has_weights
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.loading.safetensors_file import StoredTensor
@@ -61,6 +62,7 @@ def agree_with_weights(
         else:
             config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
         config = _with_class_bias(config, tensors)
+        config = agree_with_scales(path, config, checkpoint, with_plain_names(tensors))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
         if not _is_tied(config) or embedding is None or head is None:
             return config
@@ -88,6 +90,8 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
     config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
+    if any(name.endswith(".attention.key_scale") for name in manifest.parameters):
+        config = with_cache_scales(config)
     return dataclasses.replace(config, weight_kinds=manifest.kinds, converted_dtype=manifest.dtype)
 
 

@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
+from palladio.model.loading.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
 from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
@@ -31,7 +32,7 @@ from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.weight_transforms import Part, part_of
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
-from palladio.model.weight_rules import CLASSES, ExpertStorage, WeightRule
+from palladio.model.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -40,7 +41,6 @@ HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have 
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
-_OF_CACHE = re.compile(r".*\.(?:self_attn|attn|[qkv]_proj)\.(?:[qkv]|kv|output|prob_output)_scale")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
@@ -230,15 +230,16 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     _warn_of_other_parts(path, checkpoint)
     left = _without_draft_layers(path, config, left)
-    if config.quantization is not None:
-        left = _without_cache_scales(path, left)
+    left = with_plain_names(left)
+    if not any(name.endswith(".attention.key_scale") for name in parameters.slots):
+        left = without_scales(left)
     storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
     slots = parameters.slots
     plan: dict[str, list[Source]] = {name: [] for name in slots}
     missing: list[str] = []
     used: set[str] = set()
     found: dict[str, StoredMatrix | None] = {}  # several rules may read of one
-    for rule in (*family.weights, *_class_rules(config, left)):
+    for rule in (*family.weights, *_class_rules(config, left), *CACHE_SCALES):
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
@@ -359,17 +360,6 @@ def _without_draft_layers(
 
 def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"model.layers.{layer}." for layer in layers)
-
-
-def _without_cache_scales(path: Path, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
-    left = {name: tensor for name, tensor in tensors.items() if not _OF_CACHE.fullmatch(name)}
-    if len(left) < len(tensors):
-        logger.warning(
-            "%s: %d scales of an 8-bit KV cache are not used; the cache is as --kv-cache-dtype says, with scales of 1",
-            path,
-            len(tensors) - len(left),
-        )
-    return left
 
 
 def _some(names: list[str]) -> str:

@@ -21,7 +21,7 @@ from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
+from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refusal_of_kernels
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
 
 
@@ -232,9 +232,37 @@ class Scaled(Weight):
         wide = None if zeros is None else zeros.astype(jnp.float32)
         return Scales(scales, group, wide, is_float4=self.kind.is_float4)
 
+    def widening(self, dtype: DTypeLike) -> tuple[int, str] | None:
+        """What a product makes of one device's part, because it has to: bytes of the widened copy, and why; None: the
+        product takes the numbers as they are. Of a weight with values.
+
+        Args:
+            dtype: of activations.
+        """
+        values = self.values[...]
+        shape = values.sharding.shard_shape(values.shape)
+        is_expert = self.inputs == 1 and len(shape) > 2
+        if self.group is None and not is_expert:
+            return None
+        num_bytes = math.prod(shape) * jnp.dtype(dtype).itemsize
+        if self.inputs and not is_expert:
+            return num_bytes, "it is a table with groups"
+        matrices = shape if is_expert else (1, *shape)
+        why = refusal_of_kernels(
+            jnp.dtype(dtype),
+            jax.ShapeDtypeStruct(matrices, self.values.dtype),
+            matrices[1] if self.group is None else self.group,
+            has_zeros=self.kind.has_zeros,
+            is_float4=self.kind.is_float4,
+            backend=self.kernels.grouped_matmul,
+            target=self.kernels.target,
+        )
+        return None if why is None else (num_bytes, why)
+
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """See Weight."""
-        values, *factors = (jnp.take(array, ids, axis=0, mode="clip") for array in self.arrays())
+        """See Weight. Of one row XLA:TPU would make a slice, and for it copy the whole table into another layout."""
+        rows = jnp.pad(ids, (0, 1)) if ids.shape[0] == 1 else ids
+        values, *factors = (jnp.take(array, rows, axis=0, mode="clip")[: ids.shape[0]] for array in self.arrays())
         if self.group is None:
             factors = [array[:, None] for array in factors]
         return self._widened(dtype, values, *factors)

@@ -18,6 +18,9 @@ BACKENDS = {
     "xla": xla.matmul,
     "reference": reference.matmul,
 }
+WIDENING = ("xla", "reference")  # backends that widen matrices with scales before they multiply
+ROWS_TOLD = 64  # of a product whose backend is asked for: no kernel looks at them
+
 AUTO_ORDER = {
     "cpu": ("xla", "reference"),
     "tpu": ("tpu_scaled", "xla", "reference"),
@@ -69,3 +72,40 @@ def grouped_matmul(
         for name, call in BACKENDS.items()
     }
     return dispatch("grouped_matmul", calls, auto_order(target, AUTO_ORDER[target.platform]), backend)
+
+
+def refusal_of_kernels(
+    dtype: jnp.dtype,
+    matrices: jax.ShapeDtypeStruct,
+    group: int,
+    *,
+    has_zeros: bool,
+    is_float4: bool,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> str | None:
+    """Why no backend multiplies such matrices without a widened copy of them; None: one does.
+
+    Args:
+        dtype: of rows. matrices: [E, D, F]. group, is_float4: see Scales. has_zeros: of the scales.
+    """
+    E, D, F = matrices.shape
+    factors = jax.ShapeDtypeStruct((E, -(-D // group), F), jnp.float32)
+    shapes = jax.ShapeDtypeStruct((ROWS_TOLD, D), dtype), matrices, jax.ShapeDtypeStruct((E,), jnp.int32), factors
+    refusals = []
+    for name in auto_order(target, AUTO_ORDER[target.platform]) if backend == "auto" else (backend,):
+        if name in WIDENING:
+            continue
+
+        def call(rows: jax.Array, *arrays: jax.Array, name: str = name) -> jax.Array:
+            matrices, sizes, factors = arrays
+            scales = Scales(factors, group, factors if has_zeros else None, is_float4=is_float4)
+            return BACKENDS[name](rows, matrices, sizes, target, scales=scales)
+
+        try:
+            jax.eval_shape(call, *shapes)
+        except NotImplementedError as refusal:
+            refusals.append(str(refusal))
+        else:
+            return None
+    return refusals[-1] if refusals else f"there is no kernel for {target.platform.upper()}"

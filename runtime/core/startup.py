@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.model.loading.load_model import load_model, weight_bytes
+from palladio.model.layer_spec import AttentionSpec
+from palladio.model.loading.load_model import load_model, weight_bytes, widenings
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
@@ -252,9 +253,19 @@ def describe_engine(design: EnginePlan) -> str:
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
-        f"kv_cache_dtype={shape.cache.spec.dtype.name}, page_size={shape.page_size}, "
+        f"kv_cache_dtype={shape.cache.spec.dtype.name}{_cache_scales(design)}, page_size={shape.page_size}, "
         f"prefix_cache={'on' if prefixes else 'off'}"
     )
+
+
+def _cache_scales(design: EnginePlan) -> str:
+    """Which a float8 cache has, and whether the checkpoint has some that are not used; "" where there are none."""
+    is_float8 = design.shape.cache.spec.dtype.name.startswith("float8")
+    attentions = (layer.attention for layer in design.model.layers)
+    has_scales = any(isinstance(spec, AttentionSpec) and spec.has_cache_scales for spec in attentions)
+    if is_float8:
+        return " (scales of the checkpoint)" if has_scales else " (scales of 1)"
+    return " (the checkpoint's scales are for fp8_e4m3)" if has_scales else ""
 
 
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
@@ -275,6 +286,8 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
     after = _available_gb()
     kinds = weight_bytes(model).items()
     logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
+    for line in widenings(model, design.dtypes.activations):
+        logger.info("Weights: %s", line)
     logger.info(
         "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
         design.model.architecture,

@@ -87,8 +87,9 @@ class CacheConfig:
             next to the weights and the compiled programs.
         mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
             compiled-program workspace (50 % of RAM on CPU). Lower it after an out-of-memory error.
-        kv_cache_dtype: Data type of the KV cache. auto: the model's. An 8-bit type holds twice as many tokens, rounded
-            without scales; TPU kernels then need a --page-size that is a multiple of 32.
+        kv_cache_dtype: Data type of the KV cache. auto: that of activations. An 8-bit type holds twice as many tokens,
+            rounded with the checkpoint's scales, if it has any; TPU kernels then need a --page-size that is a multiple
+            of 32.
         disable_radix_cache: Turn the prefix cache off: every prompt is computed in full.
         radix_eviction_policy: Which cached prefixes are evicted first: lru, the least recently used; lfu, the least
             frequently used.

@@ -122,6 +122,14 @@ def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization
         assert row["temp_bytes"] < plain["temp_bytes"] + room * 2**20, table
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
+def test_one_request_takes_its_row_out_of_a_table_that_stays_where_it_is(quantization, tmp_path):
+    """A slice of one row had XLA:TPU copy the table of 500 MiB into another layout, at every step."""
+    flags = ["--decode", "1", "--prefill", "--layers", "1", "--only", "forward", "--context-length", "8192"]
+    (row,), table = compile_programs("tpu-v6e", "llama-3.1-8b", tmp_path, *flags, "--quantization", quantization)
+    assert row["temp_bytes"] < 16 * 2**20, table
+
+
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
 def test_a_tied_table_of_8_bits_over_four_devices(target, tmp_path):
     """It is looked up and multiplied with: a quarter of it in float32 would be 130 MiB, in bfloat16 65 MiB."""

@@ -3,6 +3,8 @@
 from tests.faults.fault import Fault
 
 FORMATS = ("tests/model/loading/test_formats.py",)
+GGUF = ("tests/model/loading/test_gguf.py",)
+CACHE = ("tests/model/loading/test_cache_scales.py",)
 _NARROW = ("tests/model/weights/test_narrow.py",)
 WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -144,5 +146,82 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "out *= of_rows.reshape(-1, *ones)",
         "out *= 1.0",
         ("tests/model/weights/test_weights_as_values.py",),
+    ),
+    Fault(
+        "rows of Llama's queries stay as llama.cpp rotates them",
+        "model/formats/gguf.py",
+        "array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2)",
+        "array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2)",
+        GGUF,
+    ),
+    Fault(
+        "the upper scales of a Q4_K block lack two bits",
+        "model/formats/gguf.py",
+        "both & 15 | first >> 6 << 4",
+        "both & 15",
+        GGUF,
+    ),
+    Fault(
+        "a group whose scale is 0 loses its minimum",
+        "model/formats/gguf.py",
+        "np.where(is_constant, minimum, factors)",
+        "np.where(is_constant, 0, factors)",
+        GGUF,
+    ),
+    Fault(
+        "a Q4_K minimum is added",
+        "model/weights/file_matrix.py",
+        "return before + self.minima",
+        "return before - self.minima",
+        GGUF,
+    ),
+    Fault(
+        "Gemma's norms in a GGUF file keep the 1",
+        "model/formats/gguf.py",
+        'name.endswith("norm.weight")',
+        'name.endswith("norms.weight")',
+        GGUF,
+    ),
+    Fault(
+        "pairs of 4-bit numbers change places in a converted checkpoint",
+        "model/loading/nibbles.py",
+        "jnp.stack([pairs & 15, pairs >> 4], axis=-1)",
+        "jnp.stack([pairs >> 4, pairs & 15], axis=-1)",
+        GGUF,
+    ),
+    Fault(
+        "programs refuse weights of 4 bits",
+        "runtime/execution/program_cache.py",
+        "        _accept_4_bits(program)\n",
+        "",
+        ("tests/runtime/core/test_gguf_engine.py",),
+    ),
+    Fault(
+        "a GGUF tokenizer splits numbers as another one",
+        "runtime/text/gguf_tokenizer.py",
+        '_LLAMA3.replace("{1,3}", "")',
+        "_LLAMA3",
+        ("tests/runtime/text/test_gguf_tokenizer.py",),
+    ),
+    Fault(
+        "scales of the cache: keys have that of values",
+        "model/attention.py",
+        "self.key_scale[...][0], self.value_scale[...][0]",
+        "self.value_scale[...][0], self.key_scale[...][0]",
+        CACHE,
+    ),
+    Fault(
+        "scales of the cache multiply what is not float8",
+        "model/attention.py",
+        'or not jnp.dtype(dtype).name.startswith("float8")',
+        "",
+        CACHE,
+    ),
+    Fault(
+        "a window of perplexity counts its context again",
+        "palladio/evaluate.py",
+        "max(scored, begin + 1)",
+        "begin + 1",
+        ("tests/palladio/test_evaluate.py",),
     ),
 )

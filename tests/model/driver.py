@@ -60,12 +60,14 @@ def numbers(model):
 class Driver:
     """Sequences in slots 0 … B-1 with pages of their own, scattered over the pool."""
 
-    def __init__(self, config, model, num_sequences, max_len=MAX_LEN, page_size=PAGE_SIZE, mesh=None):
+    def __init__(
+        self, config, model, num_sequences, max_len=MAX_LEN, page_size=PAGE_SIZE, mesh=None, kv_dtype=jnp.float32
+    ):
         self.page_size, self.width = page_size, -(-max_len // page_size)
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width
         self.table = 1 + np.random.RandomState(0).permutation(num_pages).reshape(num_sequences, self.width)
-        spec = CacheLayout.of(config, page_size=page_size, dtype=jnp.float32)
+        spec = CacheLayout.of(config, page_size=page_size, dtype=kv_dtype)
         self.num_tables = spec.groups.num_tables
         self.num_pages = num_pages
         self.cache = spec.allocate(self.num_tables * num_pages + 1, make_mesh(1) if mesh is None else mesh)

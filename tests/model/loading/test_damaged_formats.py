@@ -54,6 +54,19 @@ def broken(array: np.ndarray, value: float) -> np.ndarray:
         ("ct 4 bits with zeros", "weight_zero_point", lambda a: None, r"up_proj\.weight_zero_point is missing"),
         ("ct 4 bits with zeros", "weight_packed", lambda a: a[:, :-1], r"shape mismatch|needs \(80, 3\)"),
         ("ct int8", "weight_scale", lambda a: broken(a, np.inf), r"up_proj\.weight_scale .* not finite"),
+        (
+            "ct float8",
+            "weight_scale",
+            lambda a: None,
+            r"up_proj\.weight .* is float8, but its scale .* incomplete, down",
+        ),
+        ("ct float8", "weight_scale", lambda a: broken(a, np.nan), r"up_proj\.weight_scale .* not finite"),
+        (
+            "ct float8 in blocks",
+            "weight_scale",
+            lambda a: a[:-1],
+            r"up_proj\.weight_scale .* has shape \(2, 3\); .* needs \(3, 3\): weight_block_size",
+        ),
     ],
 )
 def test_damaged_checkpoints_are_named(case: str, name: str, change: Any, message: str, tmp_path: Path) -> None:
@@ -78,6 +91,13 @@ def test_experts_with_a_scale_that_is_no_number(tmp_path: Path) -> None:
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo: 'NVFP4' is not supported in ModelOpt"),
         (ct("nvfp4-pack-quantized", num_bits=4, type="float"), "format: 'nvfp4-pack-quantized' is not supported"),
+        (
+            {
+                **ct("mixed-precision", num_bits=4),
+                "config_groups": {"a": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float"}}},
+            },
+            "config_groups.a.format: 'nvfp4-pack-quantized' is not supported",
+        ),
         (ct("pack-quantized", num_bits=3), "weights: 3 bits of type 'int' are not supported"),
         (ct("pack-quantized", num_bits=4, strategy="tensor_group"), "strategy: 'tensor_group' is not supported"),
         (ct("pack-quantized", **FOUR) | {"transform_config": {"a": 1}}, "transform_config: .* is not supported"),

@@ -220,18 +220,21 @@ def test_bytes_of_4_bits_on_the_device(tmp_path: Path) -> None:
     assert weight_bytes(model)[CASES["awq"][2]] == pytest.approx(numbers_of * (0.5 + 5 / 16), rel=0.05)
 
 
-def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path) -> None:
     """An older checkpoint's quantization_config is in a file beside config.json."""
     path = checkpoint(tmp_path, "modelopt")
     tensors = stored.read_all(path / stored.FILE)
-    scales = {f"model.layers.0.self_attn.{x}_proj.{x}_scale": np.ones((), np.float32) for x in "kv"}
+    names = [f"model.layers.{layer}.self_attn.{x}_proj.{x}_scale" for layer in range(2) for x in "kv"]
+    scales = {name: np.full((), 0.5, np.float32) for name in names}
     write_safetensors(path / stored.FILE, tensors | scales)
     config = json.loads((path / "config.json").read_text())
     quantization = config.pop("quantization_config")
     (path / "config.json").write_text(json.dumps(config))
     own = {"quant_algo": "FP8", "exclude_modules": quantization["ignore"]}
     (path / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": own}))
-    with caplog.at_level(logging.WARNING):
-        _, model = load(path)
-    assert_equal(numbers(model), numbers(load(path / "wide")[1]))
-    assert "2 scales of an 8-bit KV cache are not used" in caplog.text
+    _, model = load(path)
+    found = numbers(model)
+    assert [float(found.pop(f"layers.{n}.attention.{x}_scale")[0]) for n in range(2) for x in ("key", "value")] == [
+        0.5
+    ] * 4
+    assert_equal(found, numbers(load(path / "wide")[1]))
