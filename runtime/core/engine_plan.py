@@ -22,6 +22,7 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
@@ -96,7 +97,7 @@ class EnginePlan:
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
-        dtypes = Dtypes.of(config, device.platform, model)
+        dtypes = Dtypes.of(config, Target.of(device), model)
         check_experts(config.parallel, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
@@ -279,13 +280,7 @@ def device_shape(
 
 def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
     """What the flags ask for."""
-    if speculative.speculative_algorithm is None:
-        return None
-    return NgramProposer(
-        speculative.num_drafts,
-        speculative.speculative_ngram_min_match_window_size,
-        speculative.speculative_ngram_max_match_window_size,
-    )
+    return None if speculative.ngram is None else NgramProposer(*speculative.ngram)
 
 
 def memory_needs(

@@ -14,6 +14,8 @@ from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model, weight_bytes
+from palladio.model.weights.narrow import lies_narrow
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
@@ -122,6 +124,9 @@ def build_executor(
         logger.warning(conflict)
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
+    if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
+        target = design.kernels.target
+        logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     warm_up = WarmUp(design, on_progress)

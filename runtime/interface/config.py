@@ -35,7 +35,8 @@ class ModelSource:
         skip_tokenizer_init: Do not load a tokenizer: requests and answers are token ids only.
         load_format: How weights are read. auto: a converted (Orbax) checkpoint if `palladio convert` wrote one,
             otherwise `*.safetensors`. dummy: random weights made on the device.
-        dtype: Data type of weights and activations. auto: bfloat16 on TPU and GPU, float32 on CPU.
+        dtype: Data type of weights and activations. auto: bfloat16 on TPU and GPU, float32 on CPU, where weights stay
+            bfloat16 if the checkpoint has that and the CPU multiplies it faster. bfloat16 is of weights only on a CPU.
         context_length: Maximum tokens of prompt and output together. Default: the model's limit. Lower it to save KV
             cache.
         trust_remote_code: Run the model repository's own code for the config and the tokenizer (never for the model).

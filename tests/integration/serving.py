@@ -31,7 +31,7 @@ LIMITS = (
 )
 EMBEDDED_LIMITS = (
     "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
-    "--compile full --fail-on-recompile"
+    "--fail-on-recompile --compile lazy"
 )
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
