@@ -22,7 +22,7 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.sizing import EngineLimits
-from palladio.runtime.core.warmup import WarmUp
+from palladio.runtime.core.warmup import WarmUp, describe_set
 from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
@@ -130,6 +130,7 @@ def build_executor(
         logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
+    logger.info(describe_set(design.programs))
     warm_up = WarmUp(design, on_progress)
     with warm_up.beside(), _explaining_exhaustion(design.plan):
         model = _load(design, on_progress)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.interface.messages import LoadProgress, ProgramReport
 from palladio.runtime.telemetry.process_memory import give_back
 
@@ -105,6 +106,12 @@ class WarmUp:
         if len(self._programs.built.reports) == self._total:
             give_back()
             logger.info("All programs are ready: %d of %d", len(self._programs.built), self._total)
+
+
+def describe_set(programs: StepPrograms) -> str:
+    """One line: how many programs there are, and how many of them take the compiler long."""
+    with_model = sum(program.runs_layers for program in programs.by_key.values())
+    return f"Programs: {len(programs.by_key)}, {with_model} of them with the model"
 
 
 def describe_programs(reports: list[ProgramReport]) -> list[str]:

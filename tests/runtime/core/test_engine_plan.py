@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core import aot_compile, engine_plan, startup
+from palladio.runtime.core import aot_compile, startup
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
 from palladio.runtime.core.sizing import Dtypes
+from palladio.runtime.core.warmup import describe_set
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
@@ -75,7 +78,7 @@ def test_on_a_small_device_the_plan_is_what_the_engine_then_uses(tiny_dir, small
 )
 def test_batch_sizes_far_from_each_other_are_told(tiny_dir, caplog, flags, told):
     with caplog.at_level("WARNING"):
-        engine_plan.EnginePlan.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
+        EnginePlan.of(config(tiny_dir, max_running_requests=32, max_total_tokens=512, **flags))
     assert told in caplog.text
     assert ("are padded to" in caplog.text) == bool(told)
 
@@ -92,12 +95,12 @@ def test_the_start_tells_which_weights_are_quantized(tiny_dir, caplog):
 def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
     stored = json.dumps({"num_hidden_layers": 1, "quantization_config": {"quant_method": "fp8"}})
     flags = {"max_total_tokens": 512, "json_model_override_args": stored}
-    plan = engine_plan.EnginePlan.of(config(tiny_dir, quantization="fp8", **flags))
+    plan = EnginePlan.of(config(tiny_dir, quantization="fp8", **flags))
     assert plan.model.quantization is not None
     with pytest.raises(ConfigError, match=r"^--quantization int8: the checkpoint is quantized already, .* format FP8"):
-        engine_plan.EnginePlan.of(config(tiny_dir, quantization="int8", **flags))
+        EnginePlan.of(config(tiny_dir, quantization="int8", **flags))
     with pytest.raises(ConfigError, match=r"^--quantization awq: the checkpoint is not quantized"):
-        engine_plan.EnginePlan.of(config(tiny_dir, max_total_tokens=512, quantization="awq"))
+        EnginePlan.of(config(tiny_dir, max_total_tokens=512, quantization="awq"))
     with pytest.raises(ConfigError, match="--quantization nvfp4 is not supported: int8, fp8, int4, w8a8"):
         config(tiny_dir, quantization="nvfp4")
 
@@ -115,7 +118,7 @@ def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
     ids=str,
 )
 def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
-    line = startup.describe_engine(engine_plan.EnginePlan.of(config(tiny_dir, **flags)))
+    line = startup.describe_engine(EnginePlan.of(config(tiny_dir, **flags)))
     count = jax.device_count()
     device = "device=1" if count == 1 else f"device=1 of {count}"
     assert line.startswith(f"Engine: {device} x cpu (cpu), attention_backend=xla, dtype=float32, ")
@@ -124,19 +127,19 @@ def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
 
 def test_one_shape_is_measured_too(tiny_dir, small_device):
     """--deterministic has no decode programs."""
-    design = engine_plan.EnginePlan.of(config(tiny_dir, deterministic=True))
+    design = EnginePlan.of(config(tiny_dir, deterministic=True))
     assert design.plan.is_tight
     assert design.plan.report.workspace > 0
 
 
 def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_path, caplog):
     flags = {"compilation_cache_dir": str(tmp_path)}
-    first = engine_plan.EnginePlan.of(config(tiny_dir, **flags)).plan
+    first = EnginePlan.of(config(tiny_dir, **flags)).plan
     with caplog.at_level("INFO"):
-        assert engine_plan.EnginePlan.of(config(tiny_dir, **flags)).plan == first
+        assert EnginePlan.of(config(tiny_dir, **flags)).plan == first
     assert "Compiling" not in caplog.text
     with caplog.at_level("INFO"):  # of other programs it is not known
-        engine_plan.EnginePlan.of(config(tiny_dir, **flags, chunked_prefill_size=32))
+        EnginePlan.of(config(tiny_dir, **flags, chunked_prefill_size=32))
     assert "Compiling the largest programs" in caplog.text
 
 
@@ -188,12 +191,12 @@ def test_a_program_that_is_too_large_to_be_measured_names_its_flag(tiny_dir, sma
     monkeypatch.setattr(ProgramCache, "add", lambda self, key, jitted, *args: add(self, key, Refusing(), *args))
     flags = {"chunked_prefill_size": 64, "compilation_cache_dir": ""}
     with pytest.raises(ConfigError, match=r"does not fit .* --chunked-prefill-size 16"):
-        engine_plan.EnginePlan.of(config(tiny_dir, **flags))
+        EnginePlan.of(config(tiny_dir, **flags))
 
 
 def test_where_there_is_room_nothing_is_measured_ahead(tiny_dir, caplog):
     with caplog.at_level("INFO"):
-        design = engine_plan.EnginePlan.of(config(tiny_dir))
+        design = EnginePlan.of(config(tiny_dir))
     assert "Compiling" not in caplog.text
     assert design.plan.num_tokens == 2 * 256  # two contexts
     assert len(design.programs.built) == 0
@@ -230,13 +233,13 @@ def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "devices", lambda: 4 * jax.local_devices())
     with pytest.raises(ConfigError, match=message):
-        engine_plan.EnginePlan.of(config(tiny_dir, **flags))
+        EnginePlan.of(config(tiny_dir, **flags))
 
 
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
-    design = engine_plan.EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
+    design = EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(engine_plan.EnginePlan, "of", lambda *args: design)
+    monkeypatch.setattr(EnginePlan, "of", lambda *args: design)
 
     class Refusing:
         def lower(self, *args):
@@ -259,3 +262,18 @@ def test_a_dtype_that_the_models_activations_exceed_is_refused():
         assert dtypes.activations == jnp.bfloat16
     with pytest.raises(ConfigError, match=r"--dtype half: activations of Gemma3ForCausalLM exceed .* --dtype bfloat16"):
         Dtypes.of(EngineConfig.from_flags({"model_path": "x", "dtype": "half"}), Target("gpu"), gemma)
+
+
+def test_the_default_configuration_of_a_cpu_has_few_programs_that_hold_the_model(monkeypatch):
+    """What a newcomer's machine compiles: each takes one to three CPU seconds, those that only sample half of one."""
+    monkeypatch.setattr(DeviceMemory, "of", lambda device: DeviceMemory(16 * 2**30, 16 * 2**30))
+    flags = {"model_path": str(default_model_path()), "compilation_cache_dir": FLAGS["compilation_cache_dir"]}
+    design = EnginePlan.of(EngineConfig.from_flags(flags))
+    programs = design.programs.by_key.values()
+    with_model = sum(program.runs_layers for program in programs)
+    assert design.compile == "background"
+    assert with_model <= 24
+    assert describe_set(design.programs) == f"Programs: {len(programs)}, {with_model} of them with the model"
+    first = design.programs.first_keys(splits_prompts=True)
+    assert len(first) == 6
+    assert sum(design.programs.by_key[key].runs_layers for key in first) == 2
