@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hybrid(folder: Path) -> TinyEngine:
-    return TinyEngine(folder, **FLAGS)
+    return TinyEngine(folder, **FLAGS, compile="lazy")
 
 
 @pytest.fixture(scope="module")
