@@ -27,7 +27,7 @@ MAX_RUNNING = 8
 DECODE_SIZES = "--cuda-graph-bs 1 "  # and the largest: quicker to start
 LIMITS = (
     f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048 "
-    f"{DECODE_SIZES}--fail-on-recompile"
+    f"{DECODE_SIZES}--compile full --fail-on-recompile"
 )
 EMBEDDED_LIMITS = (
     "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "

@@ -104,6 +104,32 @@ def test_matrices_of_4_bits(backend, form, group):
     assert not out[len(of_row) :].any()
 
 
+@pytest.mark.parametrize(
+    ("D", "F", "group", "storage"),
+    [
+        (288, 360, 32, "int4"),
+        (288, 200, 288, "float8_e4m3fn"),
+        pytest.param(416, 130, 64, "float8_e4m3fn", marks=pytest.mark.slow),
+        pytest.param(192, 2880, 16, "int4", marks=pytest.mark.slow),
+    ],
+)
+def test_sizes_that_no_block_of_the_tpu_kernel_divides(D, F, group, storage):
+    """What a last block holds beyond the matrix may be anything: interpreted, it is NaN."""
+    sizes = [1, 15, 0, 17]
+    rng, num_groups = np.random.default_rng(3), -(-D // group)
+    rows = rng.standard_normal((36, D)).astype(np.float32)
+    stored = rng.integers(-8, 8, (len(sizes), D, F))
+    factors = rng.uniform(0.5, 2.0, (len(sizes), num_groups, F)).astype(np.float32)
+    wide = stored * np.repeat(factors, group, axis=1)[:, :D].astype(np.float64)
+    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    expected = np.einsum("md,mdf->mf", rows[: len(of_row)].astype(np.float64), wide[of_row])
+    target = Target("tpu", "v6e", interpret="plain")
+    call = functools.partial(grouped_matmul, scales=Scales(factors, group), backend="tpu_scaled", target=target)
+    out = np.asarray(jax.jit(call)(rows, jnp.asarray(stored).astype(storage), jnp.array(sizes, jnp.int32)))
+    np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
+    assert not out[len(of_row) :].any()
+
+
 def test_scales_that_do_not_fit():
     rows, matrices, _ = _make([4], 0, 128, 128)
     sizes, factors = jnp.array([4], jnp.int32), jnp.ones((1, 3, 128))

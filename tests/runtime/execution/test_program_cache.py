@@ -226,6 +226,15 @@ def test_the_digest_covers_every_room_that_decides_what_a_program_computes(room,
     assert source_digest(tmp_path) != before
 
 
+def test_the_digest_covers_tables_of_tuned_sizes(tmp_path):
+    (tmp_path / "pallas_kernels").mkdir()
+    table = tmp_path / "pallas_kernels" / "table.json"
+    table.write_text("{}", encoding="utf-8")
+    before = source_digest(tmp_path)
+    table.write_text('{"rows": 2}', encoding="utf-8")
+    assert source_digest(tmp_path) != before
+
+
 def test_what_a_step_is_traced_from_lies_in_the_rooms_of_the_digest():
     """What execution imports of other rooms is in the digest, or in the program's name or arguments."""
     seen_otherwise = {
