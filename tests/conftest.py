@@ -29,6 +29,8 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "authority.pem")
 
 properties.register()
 
+gc.disable()  # while modules are imported and tests are collected: of a million objects, next to none are garbage
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,6 +54,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 20)  # a tenth as often as by default, and of everything a twentieth
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -38,6 +38,7 @@ def _new_process() -> ProcessPoolExecutor:
 
 def _prepare() -> None:
     """Before anything imports jax."""
+    gc.disable()  # but after each call
     threading.Thread(target=_end_with_parent, daemon=True).start()
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={NUM_DEVICES}"
@@ -54,7 +55,9 @@ def _end_with_parent() -> None:
 
 def _call(module: str, name: str, arguments: tuple[Any, ...]) -> Any:
     try:
-        return getattr(importlib.import_module(module), name)(*arguments)
+        function = getattr(importlib.import_module(module), name)
+        gc.freeze()  # modules stay
+        return function(*arguments)
     except BaseException as error:  # pytest's own, too: not every one of them can be sent to another process
         raise AssertionError("".join(traceback.format_exception(error))) from None
     finally:

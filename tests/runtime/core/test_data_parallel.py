@@ -31,7 +31,7 @@ MESH_FLAGS = {
     "skip_tokenizer_init": True,
     "cache_self_check": 1.0,
 }
-TOKENS = {"max_tokens": 12}
+TOKENS = {"max_tokens": 12, "logprobs": 2}  # so that all are in one tier of the sampler: fewer programs
 MORE_REQUESTS: dict[str, dict[str, Any]] = {
     **REQUESTS,
     "another": {"temperature": 0.7, "seed": 3, "presence_penalty": 0.5, "min_tokens": 4, "logprobs": 2},

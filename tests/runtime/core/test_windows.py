@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hybrid(folder: Path) -> TinyEngine:
-    return TinyEngine(folder, **FLAGS)
+    return TinyEngine(folder, **FLAGS, compile="lazy")
 
 
 @pytest.fixture(scope="module")
@@ -180,22 +180,23 @@ def test_a_self_check_finds_a_wrong_page_of_each_group(
 def run_with_a_reset(folder: str, dp_size: int, tp_size: int, *, resets: bool) -> dict[str, Any]:
     """Twice the same requests, then longer ones; between some steps the device loses its state.
 
-    All in one tier of the sampler, for fewer programs.
+    For few programs, which devices take long to compile: a layer of each kind, steps of one size, one tier of sampling.
     """
+    few = {"json_model_override_args": json.dumps({"num_hidden_layers": len(TABLES)})}
+    few |= {"chunked_prefill_size": 16, "cuda_graph_bs": ()}
     core = create_core(
         Path(folder),
         compile="lazy",
         fail_on_recompile=False,
         skip_tokenizer_init=True,
-        json_model_override_args=json.dumps({"num_hidden_layers": len(TABLES)}),  # one of each: less to compile
         dp_size=dp_size,
         tp_size=tp_size,
-        **FLAGS,
+        **FLAGS | few,
     )
     collector = Collector(core)
     for turn in range(3):
         requests = {f"{name} {turn}": params | {"length": 40 + 30 * turn} for name, params in REQUESTS.items()}
-        add(collector, {name: {"max_tokens": 30, "logprobs": 2} | params for name, params in requests.items()})
+        add(collector, {name: {"max_tokens": 20, "logprobs": 2} | params for name, params in requests.items()})
         for _ in range(9):
             collector.step()
         if resets and turn == 1:
