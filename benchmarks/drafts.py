@@ -35,6 +35,7 @@ def make_core(num_requests: int, num_tokens: int, draft_tokens: int, dtype: str)
         "max_total_tokens": num_requests * (num_tokens + 512),
         "chunked_prefill_size": 256,
         "dtype": dtype,
+        "compile": "full",
         **(drafts if draft_tokens > 1 else {}),
     }
     return EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
