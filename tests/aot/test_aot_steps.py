@@ -57,7 +57,7 @@ def test_the_programs_of_drafts_compile(target, tmp_path):
 
 
 def test_looking_for_drafts_costs_no_more_with_many_requests(tmp_path):
-    """Of 128k tokens of context: a step has a share for all rows. Once it was 1,362 MiB and 7,900,000 cycles for 256."""
+    """Of 128k tokens of context: of all rows together. Once it was 1,362 MiB and 7,900,000 cycles for 256."""
     sizes = ["--decode", "16", "256", "--prefill", "64", "1024", "--drafts", "3", "--only", "draft"]
     programs, table = compile_programs("tpu-v6e", "llama-3.1-8b", tmp_path, *sizes)
     assert [row["program"] for row in programs] == ["draft[bs=16]", "draft[bs=256]"]
