@@ -356,20 +356,20 @@ def _read_tokens(
 ) -> list[TokenOutput]:
     """Of the rows that sample. Args: scored: of their prompts."""
     requests = [row.request for row in batch.rows[: batch.num_sampled_rows]]
-    num_rows = output.token_ids.shape[-1]
-    token_ids: list[list[int]] = np.asarray(output.token_ids).reshape(-1, num_rows).T.tolist()
-    is_finite = np.asarray(output.is_finite).reshape(-1, num_rows)
-    counts = [1] * len(requests)
-    if output.counts is not None:
-        counts = np.asarray(output.counts).tolist()
+    is_finite = np.asarray(output.is_finite)
+    if output.counts is None:  # plain lists: this runs at each step
+        token_ids: list[list[int]] = [[token_id] for token_id in np.asarray(output.token_ids).tolist()]
+    else:
+        token_ids, counts = np.asarray(output.token_ids).T.tolist(), np.asarray(output.counts).tolist()
         for ids, count in zip(token_ids, counts, strict=True):
             del ids[count:]
     finishes: list[FinishReason | None] = [None] * len(requests)
     if not is_finite.all():
-        for i, count in enumerate(counts[: len(requests)]):
-            if not is_finite[:count, i].all():
+        rows = is_finite.reshape(-1, is_finite.shape[-1]).T
+        for i, ids in enumerate(token_ids[: len(requests)]):
+            if not rows[i, : len(ids)].all():
                 finishes[i] = NOT_FINITE
-                del token_ids[i][is_finite[:, i].argmin() + 1 :]
+                del ids[rows[i].argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
     if any(request.given.params.logprobs is not None for request in requests):
         logprobs = read_logprobs(requests, output, token_ids)

@@ -13,9 +13,9 @@ class KnownTokens(NamedTuple):
     """What the device knows of requests that decode.
 
     Attributes:
-        token_ids: i32[B, L], of each request, by position; anything outside of first … last.
-        first: i32[B], the first position that it still has.
-        last: i32[B], the position of its newest token.
+        token_ids: i32[B, L], the newest ones of each request, in order; anything outside of first … last.
+        first: i32[B], the place of the first one that is known.
+        last: i32[B], the place of the newest one.
     """
 
     token_ids: jax.Array

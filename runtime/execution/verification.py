@@ -18,6 +18,8 @@ from palladio.runtime.execution.sampler import SampleOutput, SampleTier, sample
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.step_functions import unpack_sampling
 
+MOST_SEARCHED = 2**21  # tokens that a step looks through: 128k of 16 requests, 8k of 256; each costs 4 bytes of memory
+
 
 def propose_drafts(
     drafts: tuple[jax.Array, jax.Array],
@@ -29,8 +31,11 @@ def propose_drafts(
     num_rows: int,
     num_columns: int,
     window: int | None,
+    most_searched: int = MOST_SEARCHED,
 ) -> tuple[jax.Array, jax.Array]:
     """The drafts of a step's rows, before its forward pass. No draft is for a position at a row's end or beyond.
+
+    The proposer sees the newest tokens of each row, as many pages as its share of `most_searched` has.
 
     Args:
         drafts: of each slot, and how many, see SlotInputs.
@@ -39,6 +44,7 @@ def propose_drafts(
         num_rows: rows of the step, of which the layout may hold more.
         num_columns: of a block table.
         window: tokens that the first block table keeps; None: all.
+        most_searched: tokens of all rows together, at most, but for a page of each.
 
     Returns:
         The new `drafts`.
@@ -46,12 +52,16 @@ def propose_drafts(
     last_token, lengths, tables, page_tokens = known
     _, slots, starts, ends, _, _ = (packed[part] for part in layout.sections)
     slots, starts, ends = slots[:num_rows], starts[:num_rows], ends[:num_rows]
-    last = lengths[slots]
-    token_ids = page_tokens[tables[slots, :num_columns]].reshape(num_rows, -1)
-    place = jnp.arange(token_ids.shape[1], dtype=jnp.int32)[None]
-    token_ids = jnp.where(place == last[:, None], last_token[slots][:, None], token_ids)
+    last, page_size = lengths[slots], page_tokens.shape[1]
+    num_searched = min(num_columns, max(1, most_searched // (num_rows * page_size)))
+    column = jnp.maximum(last // page_size + 1 - num_searched, 0)
+    columns = column[:, None] + jnp.arange(num_searched, dtype=jnp.int32)
+    token_ids = page_tokens[tables[slots[:, None], columns]].reshape(num_rows, -1)
     first = jnp.zeros_like(last) if window is None else jnp.maximum(last - window + 1, 0)
-    proposed, count = proposer.propose(KnownTokens(token_ids, first, last))
+    newest, first = last - column * page_size, jnp.maximum(first - column * page_size, 0)
+    place = jnp.arange(token_ids.shape[1], dtype=jnp.int32)[None]
+    token_ids = jnp.where(place == newest[:, None], last_token[slots][:, None], token_ids)
+    proposed, count = proposer.propose(KnownTokens(token_ids, first, newest))
     count = jnp.clip(jnp.minimum(count, ends - 1 - last), 0, jnp.maximum(ON_DEVICE - starts, 0))
     return drafts[0].at[slots].set(proposed), drafts[1].at[slots].set(count)
 

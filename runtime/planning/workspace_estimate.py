@@ -13,12 +13,13 @@ from jax.typing import DTypeLike
 from palladio.model.config import ModelConfig
 from palladio.model.weights.kinds import round_up
 from palladio.runtime.execution.program import Program
+from palladio.runtime.execution.verification import MOST_SEARCHED
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 _MIB = 2**20
 _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
 _HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
-_DRAFT_ARRAYS = 2.5  # of [rows, context], 4 bytes each, where drafts are looked for: tokens, and how many agree
+_DRAFT_ARRAYS = 11  # of tokens that drafts are looked for in, 4 bytes each; XLA:TPU pads pages of 16 to 128 tokens
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
 _PREFILL_MARGIN = 1.25  # compilers do not always reuse memory as well as they could
 # Where weights take 0.35 of a device or more (Llama-3.1-70B on v5p-8 and v6e-8, Qwen3-32B on v6e-4, Llama-3.1-8B on
@@ -107,7 +108,7 @@ class WorkspaceEstimate:
             ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
-        num_drafting = max((bucket.num_requests for bucket in buckets.verify), default=0)
+        searched = min(MOST_SEARCHED, context * max((bucket.num_requests for bucket in buckets.verify), default=0))
         decode_layer = compiler.decode_code + compiler.decode_growth * max(0.0, math.log2(layer_weights / 1e6))
         num_layers = model.num_layers if memory_share < _SHARED_FROM else min(model.num_layers, _SHARED_LAYERS)
         with_layers = [
@@ -116,7 +117,7 @@ class WorkspaceEstimate:
         code = len(programs) * compiler.code + num_layers * sum(with_layers)
         return cls(
             prefill=int(_PREFILL_MARGIN * num_tokens * widest * itemsize),
-            sampling=int(max(compiler.sampler_arrays * logits, _DRAFT_ARRAYS * num_drafting * context * 4)),
+            sampling=int(max(compiler.sampler_arrays * logits, _DRAFT_ARRAYS * searched * 4)),
             results=(num_tokens + num_rows) * model.hidden_size * itemsize,
             code=int(code * _MIB) if compiler.code else 0,
         )

@@ -155,6 +155,13 @@ FAULTS = (
     ),
     Fault("drafts reach past the table's end", _VERIFICATION, "jnp.minimum(count, ends - 1 - last)", "count", DRAFTS),
     Fault(
+        "drafts are looked for in the oldest pages",
+        _VERIFICATION,
+        "column = jnp.maximum(last // page_size + 1 - num_searched, 0)",
+        "column = jnp.zeros_like(last)",
+        DRAFTS,
+    ),
+    Fault(
         "a row at its end is not sent to the scratch page",
         "runtime/execution/step_functions.py",
         "owners = jnp.where(starts < ends, slots, 0)",

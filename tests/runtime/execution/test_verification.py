@@ -162,3 +162,31 @@ def test_ngrams_are_those_of_a_search_in_python(tokens: list[int], first: int, l
     assert count[0] == (0 if expected is None else 4)
     if expected is not None:
         assert drafts[0].tolist() == expected
+
+
+@pytest.mark.parametrize(("most_searched", "num_pages"), [(1, 1), (4 * 2 * SIZE, 2), (10**6, COLUMNS)])
+@hypothesis.given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=LIMIT - 1), min_size=4, max_size=4))
+@examples(50)
+def test_a_step_looks_through_the_newest_pages(most_searched: int, num_pages: int, texts: list[list[int]]) -> None:
+    """So many of each row that all of them are not more than a step's share."""
+    page_tokens = np.full((SLOTS * COLUMNS, SIZE), 2, np.int32)
+    for slot, text in enumerate(texts, 1):
+        pages = np.full(LIMIT, 2, np.int32)
+        pages[: len(text) - 1] = text[:-1]  # the newest one is not computed yet
+        page_tokens[TABLES[slot]] = pages.reshape(COLUMNS, SIZE)
+    lengths = jnp.asarray([0, *(len(text) - 1 for text in texts)])
+    last_token = jnp.asarray([0, *(text[-1] for text in texts)])
+    drafts, num_drafts = search(lengths, last_token, jnp.asarray(page_tokens), most_searched)
+    for slot, text in enumerate(texts, 1):
+        begin = max(0, (len(text) - 1) // SIZE + 1 - num_pages) * SIZE
+        expected = (expected_drafts(text[begin:], 0, 1, 3, MOST) or [])[: LIMIT - len(text)]
+        assert drafts[slot, : num_drafts[slot]].tolist() == expected
+
+
+@functools.partial(jax.jit, static_argnames=("most_searched",))
+def search(lengths, last_token, page_tokens, most_searched):
+    none = jnp.zeros((SLOTS, MOST), jnp.int32), jnp.zeros(SLOTS, jnp.int32)
+    packed = pack([(slot, LIMIT, MOST) for slot in range(1, SLOTS)])
+    known = last_token, lengths, jnp.asarray(TABLES), page_tokens
+    shape = {"layout": LAYOUT, "num_rows": 4, "num_columns": COLUMNS, "window": None, "most_searched": most_searched}
+    return propose_drafts(none, known, packed, NgramProposer(MOST, 1, 3), **shape)

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Prints what features took that came through a seam: their own files, and what else their commit changed.
+
+    scripts/feature_sizes.py            # all of them
+    scripts/feature_sizes.py family     # one kind
+
+A commit often brings several features; then they share what it changed elsewhere. Lines are of the working tree.
+"""
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("palladio/", "http/", "runtime/", "model/", "pallas_kernels/")
+SEAMS = {  # kind of feature → its files, and what of them is the seam itself
+    "family": (("model/families/*.py",), ("__init__",)),
+    "format of weights": (("model/formats/*.py",), ("__init__", "packing", "stored_format")),
+    "kind of weight": (("model/weights/scaled.py", "model/weights/quantize.py", "model/weights/file_matrix.py"), ()),
+    "kind of cache": (("model/*_cache.py",), ("kv_cache",)),
+    "proposer": (("runtime/execution/*proposer*.py",), ()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """
+    Attributes:
+        file: its own. lines: of it.
+        commit: that added it.
+        num_beside: product files that the commit changed and did not add; added, deleted: lines in these.
+    """
+
+    file: str
+    lines: int
+    commit: str
+    num_beside: int
+    added: int
+    deleted: int
+
+    @property
+    def row(self) -> str:
+        changed = f"{self.num_beside} files, +{self.added} −{self.deleted}" if self.num_beside else "nothing"
+        return f"{self.file} | {self.lines} | {self.commit} | {changed}"
+
+
+def git(*words: str) -> list[str]:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def features(kind: str) -> Iterator[Feature]:
+    """By name."""
+    patterns, seam = SEAMS[kind]
+    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern) if path.stem not in seam):
+        name = str(path.relative_to(ROOT))
+        found = git("log", "--diff-filter=A", "--follow", "--format=%h", "--", name)
+        if not found:  # not committed yet
+            continue
+        new = set(git("show", "--diff-filter=A", "--format=", "--name-only", found[-1]))
+        rows = [row.split("\t") for row in git("show", "--format=", "--numstat", "--no-renames", found[-1])]
+        beside = [row for row in rows if row[2].startswith(PRODUCT) and row[2] not in new and row[0] != "-"]
+        added, deleted = (sum(int(row[column]) for row in beside) for column in (0, 1))
+        yield Feature(name, path.read_text(encoding="utf-8").count("\n"), found[-1], len(beside), added, deleted)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(SEAMS)}; default: all")
+    kinds = parser.parse_args(argv).kinds or list(SEAMS)
+    if unknown := [kind for kind in kinds if kind not in SEAMS]:
+        parser.error(f"unknown kind {unknown[0]!r}: there are {', '.join(SEAMS)}")
+    print("| kind | own file | lines | commit | what else of the product it changed |\n|---|---|---|---|---|")
+    for kind in kinds:
+        for feature in features(kind):
+            print(f"| {kind} | {feature.row} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
