@@ -30,6 +30,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
         "Qwen3ForCausalLM": "palladio.model.families.qwen",
         "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "Qwen3NextForCausalLM": "palladio.model.families.qwen3_next",
         "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
         "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
     }

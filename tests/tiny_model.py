@@ -128,6 +128,8 @@ def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
     seed = tiny_families.SEEDS.get(config["model_type"], "")
     weights = {name: _random(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
+    if config["model_type"] in tiny_families.HYBRIDS:
+        tiny_families.calm(weights)
     weights["model.embed_tokens.weight"] *= np.float32(tiny_families.TABLE_FACTORS.get(config["model_type"], 1))
     return weights
 

@@ -97,6 +97,7 @@ class EnginePlan:
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, device.platform, model)
         check_experts(config.parallel, model)
+        check_states(config, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
@@ -237,6 +238,24 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
         )
 
 
+def check_states(config: EngineConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: a flag asks for what layers with states cannot do.
+    """
+    if not model.has_states:
+        return
+    what = f"layers of {model.architecture} keep states"
+    if config.speculative.num_drafts:
+        raise ConfigError(
+            f"--speculative-algorithm: {what}, which cannot go back to before a draft that is wrong; leave it out"
+        )
+    if config.execution.deterministic:
+        raise ConfigError(
+            f"--deterministic: {what}, whose last bits depend on where a prompt is divided into chunks; leave it out"
+        )
+
+
 def device_shape(
     config: EngineConfig,
     layout: TensorLayout,
@@ -255,9 +274,12 @@ def device_shape(
     page_size = config.cache.page_size or fitting_page_size(
         model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes
     )
-    cache = CacheLayout.of(model, page_size=page_size, dtype=dtypes.kv_cache)
+    num_slots = limits.max_running + 1
+    cache = CacheLayout.of(
+        model, page_size=page_size, dtype=dtypes.kv_cache, num_slots=num_slots, state_dtype=dtypes.activations
+    )
     return DeviceShape(
-        num_slots=limits.max_running + 1,
+        num_slots=num_slots,
         num_columns=-(-limits.context_length // cache.spec.page_size),
         vocab_size=model.vocab_size,
         num_valid_tokens=num_valid_tokens,
@@ -307,7 +329,8 @@ def memory_needs(
         platform=platform,
         weights=bytes_per_device(weights),
         state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
-        bytes_per_page=bytes_per_device((state.kv_cache, state.page_tokens)),
+        layer_states=bytes_per_device(shape.cache.states(state.kv_cache)),
+        bytes_per_page=bytes_per_device((shape.cache.pages(state.kv_cache), state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,

@@ -121,6 +121,12 @@ def build_executor(
         logger.warning(conflict)
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
+    if design.shape.page_groups.has_states and not config.cache.disable_radix_cache:
+        logger.info(
+            "The prefix cache is off: layers of %s keep states, not keys and values, and no state of an earlier token "
+            "is kept",
+            design.model.architecture,
+        )
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     warm_up = WarmUp(design.programs, config, on_progress)
@@ -215,7 +221,7 @@ def build_scheduler(
         cache = CacheManager(
             num_pages,
             groups,
-            shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
+            shares_prefixes=shares_prefixes(config, groups, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
         waiting = WaitingQueue.create(
@@ -231,9 +237,9 @@ def build_scheduler(
     return DataParallelScheduler(schedulers, router)
 
 
-def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
+def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | None) -> bool:
     """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
-    return not config.cache.disable_radix_cache and pooling in (None, "last")
+    return not config.cache.disable_radix_cache and pooling in (None, "last") and not groups.has_states
 
 
 def describe_engine(design: EnginePlan) -> str:
@@ -242,7 +248,9 @@ def describe_engine(design: EnginePlan) -> str:
     found = len(jax.devices())
     used = shape.mesh.devices.size
     count = f"{used}" if used == found else f"{used} of {found}"
-    prefixes = shares_prefixes(design.config, None if shape.pooling is None else shape.pooling.method)
+    prefixes = shares_prefixes(
+        design.config, shape.page_groups, None if shape.pooling is None else shape.pooling.method
+    )
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "

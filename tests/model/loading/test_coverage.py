@@ -20,7 +20,7 @@ from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.weight_transforms import Box
+from palladio.model.loading.tensor_part import Box
 from palladio.model.registry import ARCHITECTURES, find_family
 from palladio.model.sharding import make_abstract_mesh, make_mesh
 from palladio.model.weight_rules import WeightRule
