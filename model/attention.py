@@ -3,12 +3,13 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.kv_cache import PagedStep
 from palladio.model.latent_cache import LatentStep
-from palladio.model.layer_spec import AttentionSpec
+from palladio.model.layer_spec import AttentionSpec, QueryGrowth
 from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
 from palladio.model.norm import key_norm, query_norm
@@ -34,6 +35,11 @@ class LayerContext:
     rotations: Rotations
     step: PagedStep | LatentStep | StateStep
     num_tokens: jax.Array
+
+
+def _growth(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
+    """positions i32[T] → f32[T]"""
+    return 1.0 + spec.rate * jnp.log(1.0 + (positions // spec.length).astype(jnp.float32))
 
 
 class Attention(Module):
@@ -66,6 +72,8 @@ class Attention(Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
+        if self.spec.query_growth is not None:
+            q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
         attend = on_each_device(

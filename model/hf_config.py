@@ -16,7 +16,12 @@ MAX_HEAD_SIZE = 4096
 MAX_HIDDEN_SIZE = 1 << 17
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-_ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
 
 
 class HfConfig(Keys):

@@ -12,8 +12,8 @@ from palladio.model.experts_config import ExpertsConfig
 from palladio.model.latent_config import LatentConfig
 from palladio.model.rope_config import RopeConfig
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
-"""gelu_tanh is the approximation by tanh."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+"""gelu_tanh is the approximation by tanh; relu2 the square of what is above 0."""
 
 NormScaling = Literal["rounded", "float32", "plus_one"]
 
@@ -55,6 +55,18 @@ class QKNormSpec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryGrowth:
+    """Queries grow with their position: by 1 + rate · log(1 + ⌊position / length⌋).
+
+    Attributes:
+        rate: of growth. length: tokens of the context before it was made longer.
+    """
+
+    rate: float
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention.
 
@@ -64,6 +76,7 @@ class AttentionSpec:
         window: how many keys a query sees, its own included; None: all before it.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
         qk_norm: norm of queries and keys; None: there is none.
+        query_growth: factor on queries once they are rotated; None: there is none.
         qkv_bias: of the three projections.
         output_bias: of the projection back.
         has_gate: the projection of queries makes as many numbers more, whose sigmoids the results are multiplied with.
@@ -74,6 +87,7 @@ class AttentionSpec:
     window: int | None = None
     soft_cap: float | None = None
     qk_norm: QKNormSpec | None = None
+    query_growth: QueryGrowth | None = None
     qkv_bias: bool = False
     output_bias: bool = False
     has_gate: bool = False

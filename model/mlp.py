@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 from jax import nn
 
 from palladio.model.config import ModelConfig
@@ -19,10 +20,15 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return nn.gelu(x, approximate=True)
 
 
+def _relu2(x: jax.Array) -> jax.Array:
+    return jnp.square(nn.relu(x))
+
+
 ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     "silu": nn.silu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "relu2": _relu2,
 }
 
 

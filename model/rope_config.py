@@ -109,6 +109,8 @@ class RopeConfig:
                     "config.json: %s has no effect because %srope_type is default or missing", ", ".join(unused), where
                 )
             return self
+        if kind == "dynamic":  # it begins beyond max_position_embeddings, which no request exceeds
+            return self
         if kind == "linear":
             return dataclasses.replace(self, kind="linear", factor=keys.number("factor"))
         # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
@@ -132,7 +134,8 @@ class RopeConfig:
         if kind == "longrope":
             return self._longrope(keys, found, original, max_position)
         raise ConfigError(
-            f"{where}rope_type: {shown(kind)} is not supported; supported: default, linear, llama3, longrope, yarn"
+            f"{where}rope_type: {shown(kind)} is not supported; supported: default, dynamic, linear, llama3, longrope, "
+            "yarn"
         )
 
     def _yarn(self, keys: Keys, found: Mapping[str, Any], where: str, original: int, max_position: int) -> Self:

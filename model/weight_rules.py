@@ -18,6 +18,9 @@ Transform = Literal[
     "fused_query",
     "fused_key",
     "fused_value",
+    "grouped_query",
+    "grouped_key",
+    "grouped_value",
     "query_scale",
     "key_scale",
     "query_scales",
@@ -260,6 +263,17 @@ PRE_NORMS: tuple[WeightRule, ...] = layer_rules(
     ("post_attention_layernorm.weight", "mlp_norm.scale", "vector"),
 )
 """Before attention, and before the MLP."""
+
+LAYER_NORM_BIASES: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "",
+        "",
+        ("input_layernorm.bias", "attention_norm.bias", "vector"),
+        ("post_attention_layernorm.bias", "mlp_norm.bias", "vector"),
+    ),
+    WeightRule("model.norm.bias", "norm.bias", "vector"),
+)
+"""Of norms before attention and MLP, and of the last one."""
 
 DECODER_WEIGHTS: tuple[WeightRule, ...] = (*TABLES, *ATTENTION, *HEAD_NORMS, *MLP, *PRE_NORMS)
 """The names that Llama gave and Qwen and Mistral kept."""

@@ -7,6 +7,8 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
+from tests import tiny_hybrids, tiny_relatives
+
 Shapes = dict[str, tuple[int, ...]]
 
 _LONGROPE = {
@@ -28,16 +30,11 @@ _LATENT = {
     "routed_scaling_factor": 1.7,
     "pad_token_id": 0,
 }
-_DELTA = {
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 10,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6,
-}
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    **tiny_hybrids.CONFIGS,
+    **tiny_relatives.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -223,22 +220,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_nextn_predict_layers": 0,
         "pad_token_id": 0,
     },
-    "qwen3_next": {  # three layers with states, of which the second has no experts, and one with attention
-        "architectures": ["Qwen3NextForCausalLM"],
-        "model_type": "qwen3_next",
-        "num_hidden_layers": 4,
-        "head_dim": 16,
-        "partial_rotary_factor": 0.5,
-        **_DELTA,
-        "num_experts": 6,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 20,
-        "shared_expert_intermediate_size": 28,
-        "norm_topk_prob": True,
-        "mlp_only_layers": [1],
-        "attention_bias": False,
-        "pad_token_id": 0,
-    },
     "starcoder2": {
         "architectures": ["Starcoder2ForCausalLM"],
         "model_type": "starcoder2",
@@ -256,9 +237,6 @@ SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma
 TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
 """By model_type, for the same purpose: Gemma multiplies embeddings, and a tied head would favour the token before."""
 
-HYBRIDS = ("qwen3_next", "qwen3_5_text")
-"""By model_type: see `calm`."""
-
 _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "gemma3": (_BIASED, _UNTIED),
@@ -275,13 +253,20 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
 """Keys of config.json with which a family has tensors that it has not as above."""
 
 _MLP_BIAS = {"gate_up.bias", "down.bias"}
+_LLAMA_ONLY = {*_MLP_BIAS, "qkv.bias", "output.bias", "query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
+    **tiny_hybrids.UNUSED_RULES,
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
     "Phi3ForCausalLM": {"output.bias", "down.bias"},
     "Olmo2ForCausalLM": _MLP_BIAS,
     "Olmo3ForCausalLM": _MLP_BIAS,
     "GraniteForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "GraniteMoeForCausalLM": {"query_norm.scale", "key_norm.scale"},
+    "MiniMaxM2ForCausalLM": {"qkv.bias", "output.bias"},
+    "MinistralForCausalLM": _LLAMA_ONLY,
+    "Ministral3ForCausalLM": _LLAMA_ONLY,
+    "InternLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "SmolLM3ForCausalLM": {"query_norm.scale", "key_norm.scale"},
     "CohereForCausalLM": _MLP_BIAS,
     "Cohere2ForCausalLM": {*_MLP_BIAS, "query_norm.scale", "key_norm.scale"},
@@ -293,22 +278,8 @@ UNUSED_RULES = {
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
-_NORM_BIAS = ("starcoder2",)
+_NORM_BIAS = ("starcoder2", "nemotron")
 _NO_OUTPUT_BIAS = ("glm4", "glm4_moe")
-_GATED = ("qwen3_next", "qwen3_5_text")
-
-
-def calm(weights: dict[str, Any]) -> None:
-    """Changes random weights of a model whose layers keep states such that float32 tells right from wrong: what heads
-    recall is normalized, however little it is. So scales of norms (to which 1 is added) are around 0, queries and keys
-    are further apart from right angles, and logits no larger than those of other families."""
-    for name in weights:
-        if name.endswith("norm.weight") and "linear_attn" not in name:
-            weights[name] -= 1
-        elif "conv1d" in name:
-            weights[name] *= 2
-        elif name == "lm_head.weight":
-            weights[name] /= 2
 
 
 def weight_shapes(config: Mapping[str, Any]) -> Shapes:
@@ -323,29 +294,9 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
     layer = _attention(config) | _norms(config)
     for i in range(layers):
         is_sparse = "n_routed_experts" in config and i >= config.get("first_k_dense_replace", 0)
-        is_sparse = is_sparse or ("num_experts" in config and i not in config.get("mlp_only_layers", ()))
         mlp = _experts(config) if is_sparse and types[i] == "sparse" else _mlp(config)
-        mixer = _delta_net(config) | _norms(config) if "linear_key_head_dim" in config and (i + 1) % 4 else layer
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in (mixer | mlp).items()}
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in (layer | mlp).items()}
     return shapes
-
-
-def _delta_net(config: Mapping[str, Any]) -> Shapes:
-    D, dk, dv = config["hidden_size"], config["linear_key_head_dim"], config["linear_value_head_dim"]
-    K, N = config["linear_num_key_heads"], config["linear_num_value_heads"]
-    shapes: Shapes = {
-        "conv1d.weight": (2 * K * dk + N * dv, 1, config["linear_conv_kernel_dim"]),
-        "A_log": (N,),
-        "dt_bias": (N,),
-        "norm.weight": (dv,),
-        "out_proj.weight": (D, N * dv),
-    }
-    if config["model_type"] == "qwen3_next":
-        shapes |= {"in_proj_qkvz.weight": (2 * K * dk + 2 * N * dv, D), "in_proj_ba.weight": (2 * N, D)}
-    else:
-        shapes |= {"in_proj_qkv.weight": (2 * K * dk + N * dv, D), "in_proj_z.weight": (N * dv, D)}
-        shapes |= {"in_proj_b.weight": (N, D), "in_proj_a.weight": (N, D)}
-    return {f"linear_attn.{name}": shape for name, shape in shapes.items()}
 
 
 def _latent_attention(config: Mapping[str, Any]) -> Shapes:
@@ -367,19 +318,17 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
     D, N, K = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
-    has_bias = any(config.get(key, False) for key in ("attention_bias", "use_bias", "use_qkv_bias"))
+    has_bias = any(config.get(key, False) for key in ("attention_bias", "use_bias", "qkv_bias", "use_qkv_bias"))
     if kind == "phi3":
         return {"self_attn.qkv_proj.weight": ((N + 2 * K) * H, D), "self_attn.o_proj.weight": (D, N * H)}
     shapes = _biased("self_attn.", {"q_proj": (N * H, D), "k_proj": (K * H, D), "v_proj": (K * H, D)}, has_bias)
     shapes |= _biased("self_attn.", {"o_proj": (D, N * H)}, has_bias and kind not in _NO_OUTPUT_BIAS)
-    if kind in _GATED:
-        shapes["self_attn.q_proj.weight"] = (2 * N * H, D)
     by_kind: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "gemma3_text": ((H,), (H,)),
         "olmo2": ((N * H,), (K * H,)),
         "olmo3": ((N * H,), (K * H,)),
+        "minimax_m2": ((N * H,), (K * H,)),
         "glm4_moe": ((H,), (H,)),
-        **dict.fromkeys(_GATED, ((H,), (H,))),
     }
     if config.get("use_qk_norm", False):
         by_kind["cohere"] = (N, H), (K, H)
@@ -392,23 +341,32 @@ def _mlp(config: Mapping[str, Any]) -> Shapes:
     D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     if kind == "starcoder2":
         return _biased("mlp.", {"c_fc": (F, D), "c_proj": (D, F)}, config["use_bias"])
+    if kind == "nemotron":
+        return _biased("mlp.", {"up_proj": (F, D), "down_proj": (D, F)}, config["mlp_bias"])
+    if kind == "granitemoe":
+        E, part = config["num_local_experts"], "block_sparse_moe."
+        return {
+            f"{part}router.layer.weight": (E, D),
+            f"{part}input_linear.weight": (E, 2 * F, D),
+            f"{part}output_linear.weight": (E, D, F),
+        }
+    if kind == "minimax_m2":
+        E, part = config["num_local_experts"], "block_sparse_moe."
+        shapes: Shapes = {f"{part}gate.weight": (E, D), f"{part}e_score_correction_bias": (E,)}
+        for name, shape in {"w1": (F, D), "w2": (D, F), "w3": (F, D)}.items():
+            shapes |= {f"{part}experts.{number}.{name}.weight": shape for number in range(E)}
+        return shapes
     if kind in ("phi3", "glm4"):
         return {"mlp.gate_up_proj.weight": (2 * F, D), "mlp.down_proj.weight": (D, F)}
     projections = {"gate_proj": (F, D), "up_proj": (F, D), "down_proj": (D, F)}
-    return _biased("mlp.", projections, config.get("mlp_bias", False))
+    return _biased("mlp.", projections, config.get("mlp_bias", config.get("bias", False)))
 
 
 def _experts(config: Mapping[str, Any]) -> Shapes:
-    D, F, has_gate = config["hidden_size"], config["moe_intermediate_size"], "num_experts" in config
-    E = config["num_experts" if has_gate else "n_routed_experts"]
-    sizes = {f"experts.{number}": F for number in range(E)}
+    D, E, F = config["hidden_size"], config["n_routed_experts"], config["moe_intermediate_size"]
+    sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["n_shared_experts"]}
     shapes: Shapes = {"mlp.gate.weight": (E, D)}
-    if has_gate:
-        sizes["shared_expert"] = config["shared_expert_intermediate_size"]
-        shapes["mlp.shared_expert_gate.weight"] = (1, D)
-    else:
-        sizes["shared_experts"] = F * config["n_shared_experts"]
-    if config["model_type"] != "deepseek_v2" and not has_gate:
+    if config["model_type"] != "deepseek_v2":
         shapes["mlp.gate.e_score_correction_bias"] = (E,)
     for name, size in sizes.items():
         shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}

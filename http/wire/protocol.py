@@ -12,8 +12,13 @@ from pydantic_core import CoreSchema, core_schema
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_STOP_PATTERNS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS
+from palladio.runtime.interface.token_rules import (
+    MAX_ALLOWED_IDS,
+    MAX_LOGPROB_IDS,
+    MAX_STOP_PATTERNS,
+    MAX_STOP_TOKEN_IDS,
+)
 
 
 def screen(

@@ -1,11 +1,14 @@
-"""Granite 3 (dense): Llama with factors on embeddings, scores, residual sums and logits."""
+"""Granite 3, dense and mixtures: Llama with factors on embeddings, scores, residual sums and logits."""
 
 import dataclasses
 
+from palladio.model.experts_config import ExpertsConfig
 from palladio.model.families import llama
+from palladio.model.families.mistral import MIXTRAL_KEYS
 from palladio.model.family import Family
 from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import DecoderSpec
+from palladio.model.layer_spec import DecoderSpec, RouterSpec, SparseSpec
+from palladio.model.weight_rules import ATTENTION, PRE_NORMS, TABLES, layer_rules
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
@@ -22,12 +25,30 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     )
 
 
+def _describe_moe(hf: HfConfig) -> DecoderSpec:
+    dense = _describe(hf)
+    mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation("hidden_act", "silu"))
+    layer = dataclasses.replace(dense.layers[0], mlp=mlp)
+    return dataclasses.replace(dense, layers=(layer,) * hf.num_layers, experts=ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
+
+
 _FACTORS = ("attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling")
 
+_DEFAULTS = {**llama.LLAMA.defaults, **dict.fromkeys(_FACTORS, 1.0)}
+_EXPERTS = layer_rules(
+    "block_sparse_moe.",
+    "mlp.",
+    ("router.layer.weight", "router", "transposed"),
+    ("input_linear.weight", "gate", "experts_gate"),
+    ("input_linear.weight", "up", "experts_up"),
+    ("output_linear.weight", "down", "experts_down"),
+)
+
 FAMILIES = {
-    "GraniteForCausalLM": Family(
-        describe=_describe,
-        weights=llama.LLAMA.weights,
-        defaults={**llama.LLAMA.defaults, **dict.fromkeys(_FACTORS, 1.0)},
-    )
+    "GraniteForCausalLM": Family(describe=_describe, weights=llama.LLAMA.weights, defaults=_DEFAULTS),
+    "GraniteMoeForCausalLM": Family(
+        describe=_describe_moe,
+        weights=(*TABLES, *ATTENTION, *_EXPERTS, *PRE_NORMS),
+        defaults={**_DEFAULTS, "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
 }

@@ -6,7 +6,7 @@ from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
 from palladio.model.weight_rules import DECODER_WEIGHTS, MIXTRAL_EXPERTS
 
-_MIXTRAL_KEYS = ExpertKeys(
+MIXTRAL_KEYS = ExpertKeys(
     num_experts="num_local_experts",
     other_name="num_experts",
     other_name_wins=True,
@@ -20,7 +20,7 @@ def _describe_mistral(hf: HfConfig) -> DecoderSpec:
 
 def _describe_mixtral(hf: HfConfig) -> DecoderSpec:
     mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation("hidden_act", "silu"))
-    return _describe(hf, mlp, ExpertsConfig.from_hf(hf, _MIXTRAL_KEYS))
+    return _describe(hf, mlp, ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
 
 
 def _describe(hf: HfConfig, mlp: DenseSpec | SparseSpec, experts: ExpertsConfig | None = None) -> DecoderSpec:

@@ -31,16 +31,19 @@ def _describe_olmo3(hf: HfConfig) -> DecoderSpec:
     return DecoderSpec(layers=tuple(layers[kind] for kind in kinds), norm=hf.rms_norm("float32"))
 
 
+FLAT_NORMS = layer_rules(
+    "self_attn.",
+    "attention.",
+    ("q_norm.weight", "query_norm.scale", "query_scale"),
+    ("k_norm.weight", "key_norm.scale", "key_scale"),
+)
+"""Norms of all query heads together, and of all key heads."""
+
 _WEIGHTS = (
     *TABLES,
     *ATTENTION,
     *MLP,
-    *layer_rules(
-        "self_attn.",
-        "attention.",
-        ("q_norm.weight", "query_norm.scale", "query_scale"),
-        ("k_norm.weight", "key_norm.scale", "key_scale"),
-    ),
+    *FLAT_NORMS,
     *layer_rules(
         "",
         "",

@@ -41,4 +41,24 @@ QWEN3 = dataclasses.replace(
     defaults={**QWEN2.defaults, "head_dim": 128},
 )
 
-FAMILIES = {"Qwen2ForCausalLM": QWEN2, "Qwen3ForCausalLM": QWEN3}
+QWEN2_VL = dataclasses.replace(
+    QWEN2,
+    defaults={
+        **QWEN2.defaults,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_window_layers": 80,
+        "bos_token_id": 151643,
+        "eos_token_id": 151645,
+    },
+)
+QWEN3_VL = dataclasses.replace(QWEN3, defaults={**QWEN3.defaults, "max_position_embeddings": 128000, "rope_theta": 5e5})
+
+FAMILIES = {
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen2VLForConditionalGeneration": QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_VL,
+    "Qwen3ForCausalLM": QWEN3,
+    "Qwen3VLForConditionalGeneration": QWEN3_VL,
+}

@@ -1,4 +1,4 @@
-"""Qwen3-Next and the text models of Qwen3.5: three layers with a gated delta rule, then one with gated attention."""
+"""Qwen3-Next: three layers with a gated delta rule, then one with gated attention."""
 
 from palladio.model.delta_config import DeltaConfig
 from palladio.model.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
@@ -35,7 +35,8 @@ _KEYS = ExpertKeys(
 )
 
 
-def _describe(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
+def describe_hybrid(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
+    """Args: are_sparse: of each layer, whether it has experts."""
     hf.require("attention_bias", False, default=False)
     norm, activation = hf.rms_norm("plus_one"), hf.activation("hidden_act", "silu")
     mixers: dict[str, AttentionSpec | DeltaSpec] = {
@@ -44,9 +45,8 @@ def _describe(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
         ),
         LINEAR: DeltaSpec(norm=NormSpec(eps=norm.eps)),
     }
-    router = RouterSpec(renormalize=hf.flag("norm_topk_prob", default=True))
+    router, dense = RouterSpec(renormalize=hf.flag("norm_topk_prob", default=True)), DenseSpec(activation=activation)
     sparse = SparseSpec(router=router, activation=activation, shared_expert="gated")
-    dense = DenseSpec(activation=activation)
     layers = (
         LayerSpec(attention=mixers[kind], mlp=sparse if is_sparse else dense, norm=norm)
         for kind, is_sparse in zip(hf.hybrid_types(), are_sparse, strict=True)
@@ -55,18 +55,26 @@ def _describe(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
     return DecoderSpec(layers=tuple(layers), norm=norm, experts=experts, delta=DeltaConfig.from_hf(hf))
 
 
-_SIZES = {"num_attention_heads": 16, "head_dim": 256, "max_position_embeddings": 32768}
-_DELTA = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
-_HEADS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32}
-_EXPERTS = {"num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
-_IGNORED = (*ROTARY_BUFFERS, r"mtp\..*")
-_SHARED = (*TABLES, *GATED_ATTENTION, *HEAD_NORMS, *MLP, *EXPERTS, *PRE_NORMS)
+_DELTA_HEADS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+_DELTA = {**_DELTA_HEADS, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+DEFAULTS = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    **_DELTA,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
+HYBRID_WEIGHTS = (*TABLES, *GATED_ATTENTION, *HEAD_NORMS, *MLP, *EXPERTS, *PRE_NORMS)
 
 QWEN3_NEXT = Family(
-    describe=lambda hf: _describe(hf, are_sparse=sparse_layers(hf, hf.num_layers)),
-    weights=(*_SHARED, *FUSED_DELTA_NET),
-    defaults={**_SIZES, **_DELTA, **_HEADS, **_EXPERTS, "num_key_value_heads": 2, "num_experts": 512},
-    ignored=_IGNORED,
+    describe=lambda hf: describe_hybrid(hf, are_sparse=sparse_layers(hf, hf.num_layers)),
+    weights=(*HYBRID_WEIGHTS, *FUSED_DELTA_NET),
+    defaults=DEFAULTS,
+    ignored=(*ROTARY_BUFFERS, r"mtp\..*"),  # layers that predict tokens further ahead
 )
 
 FAMILIES = {"Qwen3NextForCausalLM": QWEN3_NEXT}

@@ -3,7 +3,7 @@
 from palladio.model.family import Family
 from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
-from palladio.model.weight_rules import ATTENTION, PRE_NORMS, TABLES, WeightRule, layer_rules
+from palladio.model.weight_rules import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
@@ -17,12 +17,6 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     return DecoderSpec(layers=tuple(LayerSpec(attention=spec, mlp=mlp, norm=norm) for spec in attention), norm=norm)
 
 
-_BIASES = layer_rules(
-    "",
-    "",
-    ("input_layernorm.bias", "attention_norm.bias", "vector"),
-    ("post_attention_layernorm.bias", "mlp_norm.bias", "vector"),
-)
 _MLP = layer_rules(
     "mlp.",
     "mlp.",
@@ -40,8 +34,7 @@ FAMILIES = {
             *ATTENTION,
             *_MLP,
             *PRE_NORMS,
-            *_BIASES,
-            WeightRule("model.norm.bias", "norm.bias", "vector"),
+            *LAYER_NORM_BIASES,
         ),
         defaults={
             "num_key_value_heads": 2,

@@ -313,9 +313,7 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     """The text model's tensors, named as in a checkpoint of it alone, with its head. A checkpoint without a head leaves
     the prefix out; one of a model that takes images has the text model as one of its parts."""
     tensors = checkpoint.tensors
-    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), None)
-    if prefix is None:
-        return dict(tensors)
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
     named = {}
     for name, tensor in tensors.items():
         if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):

@@ -51,6 +51,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return Part((heads * H, D), (1, heads, H, D), (3, 0, 1, 2), whole)
         case "fused_query" | "fused_key" | "fused_value":
             return _of_fused_heads(transform.removeprefix("fused_"), shape, layout)
+        case "grouped_query" | "grouped_key" | "grouped_value":
+            return _of_grouped_heads(transform.removeprefix("grouped_"), shape, layout)
         case "query_scale" | "key_scale" | "query_scales" | "key_scales":
             kind, _, number = transform.partition("_")
             return _head_scales(kind, layout, are_apart=number == "scales")
@@ -171,6 +173,24 @@ def _of_fused_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> 
         for box in _head_boxes(kind, layout)
     )
     return Part(((N + 2 * K) * H, D), (1, N + 2 * K, H, D), (3, 0, 1, 2), boxes)
+
+
+def _of_grouped_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> Part:
+    """Of [K·(G + 2)·H, D]: of each key head the rows of its G query heads, then its own, then its value's."""
+    K, D, H = layout.stored.num_kv_heads, shape[0], shape[-1]
+    group = layout.stored.num_heads // K
+    slot = {"query": 0, "key": group, "value": group + 1}[kind]
+    boxes = []
+    for number, place in enumerate(layout.places):
+        if place is None:
+            continue
+        if kind == "query":  # of one key head all
+            first = place.first_query % group
+            boxes.append(Box((D, 1, place.num_queries, H), (0, number, 0, 0), (0, place.kv_head, first, 0)))
+        else:
+            target = layout.group + (kind == "value")
+            boxes.append(Box((D, 1, 1, H), (0, number, target, 0), (0, place.kv_head, slot, 0)))
+    return Part((K * (group + 2) * H, D), (K, group + 2, H, D), (3, 0, 1, 2), tuple(boxes))
 
 
 def _head_scales(kind: str, layout: TensorLayout, *, are_apart: bool) -> Part:

@@ -25,7 +25,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.media_rows import pool_rows
@@ -235,24 +235,6 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
         fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
         raise ConfigError(
             f"--ep-size {ep_size} exceeds the model's {experts.num_experts} experts; use --ep-size {fitting}"
-        )
-
-
-def check_states(config: EngineConfig, model: ModelConfig) -> None:
-    """
-    Raises:
-        ConfigError: a flag asks for what layers with states cannot do.
-    """
-    if not model.has_states:
-        return
-    what = f"layers of {model.architecture} keep states"
-    if config.speculative.num_drafts:
-        raise ConfigError(
-            f"--speculative-algorithm: {what}, which cannot go back to before a draft that is wrong; leave it out"
-        )
-    if config.execution.deterministic:
-        raise ConfigError(
-            f"--deterministic: {what}, whose last bits depend on where a prompt is divided into chunks; leave it out"
         )
 
 

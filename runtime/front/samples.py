@@ -10,9 +10,10 @@ from typing import Self
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_STOP_TOKEN_IDS, GenerationRequest, SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
+from palladio.runtime.interface.token_rules import MAX_STOP_TOKEN_IDS
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -150,7 +150,8 @@ def _pair_requests(
     requests, now = [], time.time()
     for pair in prompt:
         if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
-            raise InvalidRequestError("prompt must be a list of pairs of texts, none of them empty", param="prompt")
+            message = "{param} must be a list of pairs of texts, none of them empty"
+            raise InvalidRequestError.of(message, param="prompt")
         query, document = pair
         whole = pair_prompt("judged" if classes.judges else "joined", query, document, instruct)
         ids = whole.encode(engine.tokenizer)

@@ -16,11 +16,11 @@ def check_labels(label_token_ids: Sequence[int], vocab_size: int) -> None:
     """
     name = "label_token_ids"
     if not label_token_ids:
-        raise InvalidRequestError(f"{name} must be a list of token ids", param=name)
+        raise InvalidRequestError.of("{param} must be a list of token ids", param=name)
     for label in label_token_ids:
         if not 0 <= label < vocab_size:
-            message = f"{name}: {label} is not a token id of this model (0 … {vocab_size - 1})"
-            raise InvalidRequestError(message, param=name)
+            message = "{param}: {label} is not a token id of this model (0 … {last})"
+            raise InvalidRequestError.of(message, param=name, label=label, last=vocab_size - 1)
 
 
 def next_token_requests(

@@ -11,12 +11,11 @@ from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.interface.token_rules import read_allowed_ids, read_logprob_ids, read_stop_regex
+from palladio.runtime.interface.token_rules import read_allowed_ids, read_logprob_ids, read_stop_ids, read_stop_regex
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
 MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
-MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_STOP_STRINGS = 64
 MAX_N = 128
 
@@ -141,6 +140,8 @@ class SamplingParams:
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
         self._check_stop()
         self._check_logit_bias()
+        if self.stop_token_ids != ():
+            object.__setattr__(self, "stop_token_ids", read_stop_ids(self.stop_token_ids))
         if self.stop_regex != ():
             object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
         if self.allowed_token_ids is not None:
@@ -157,13 +158,6 @@ class SamplingParams:
             message = "{param} takes at most {most} strings, got {count}"
             raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_STRINGS, count=len(stop))
         object.__setattr__(self, "stop", tuple(stop))
-        ids: object = self.stop_token_ids
-        if not isinstance(ids, list | tuple) or not all(_is_int(i) and i >= 0 for i in ids):
-            raise InvalidRequestError("stop_token_ids must be a list of token ids ≥ 0", param="stop_token_ids")
-        if len(ids) > MAX_STOP_TOKEN_IDS:
-            message = f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(ids)}"
-            raise InvalidRequestError(message, param="stop_token_ids")
-        object.__setattr__(self, "stop_token_ids", tuple(ids))
 
     def _check_logit_bias(self) -> None:
         if not isinstance(self.logit_bias, Mapping):

@@ -6,7 +6,22 @@ STOP_REGEX = "stop_regex"
 MAX_STOP_PATTERNS = 8
 MAX_PATTERN = 256  # characters
 MAX_LOGPROB_IDS = 128  # columns that the programs compute for each row
+MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
+
+
+def read_stop_ids(value: object) -> tuple[int, ...]:
+    """
+    Raises:
+        InvalidRequestError: they are no ids, or too many.
+    """
+    name = "stop_token_ids"
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {int} or (value and min(value) < 0):
+        raise InvalidRequestError.of("{param} must be a list of token ids ≥ 0", param=name)
+    if len(value) > MAX_STOP_TOKEN_IDS:
+        message = "{param} takes at most {most} ids, got {count}"
+        raise InvalidRequestError.of(message, param=name, most=MAX_STOP_TOKEN_IDS, count=len(value))
+    return tuple(value)
 
 
 def read_allowed_ids(value: object) -> tuple[int, ...]:

@@ -19,10 +19,10 @@ from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_abstract_mesh
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
-from palladio.runtime.core.engine_plan import abstract_weights, check_experts, check_states, device_shape, memory_needs
+from palladio.runtime.core.engine_plan import abstract_weights, check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_states
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.program import ProgramDesign, StaticModel
 from palladio.runtime.execution.programs import declare_programs

@@ -66,7 +66,7 @@ from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECOND
 from palladio.runtime.grammar.limits import MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
-from palladio.runtime.interface import generation_request
+from palladio.runtime.interface import generation_request, token_rules
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.messages import EngineStats, RankStats
@@ -210,7 +210,7 @@ def test_limits() -> None:
         MAX_LOGPROB_IDS,
         generation_request.MAX_STOP_STRINGS,
         *(MAX_STOP_PATTERNS, MAX_PATTERN),
-        generation_request.MAX_STOP_TOKEN_IDS,
+        token_rules.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,

@@ -161,8 +161,8 @@ def test_groups_of_devices_are_each_as_one() -> None:
     assert two.limits.total_running == 2 * one.limits.total_running
     wanted = EngineConfig.from_flags({"model_path": "m", "max_total_tokens": 100_000})
     half, whole = two.plan(wanted, 0), one.plan(wanted, 0)
-    assert (half.num_tokens, half.total_tokens, whole.total_tokens) == (50_000, 100_000, 100_000)
-    assert "50,000 tokens in pages of 16, for each of 2 data-parallel ranks" in "\n".join(half.table())
+    assert (half.num_tokens, half.total_tokens, whole.total_tokens) == (50_016, 100_032, 100_000)
+    assert "50,016 tokens in pages of 32, for each of 2 data-parallel ranks" in "\n".join(half.table())
     assert Roofline(two).decode_seconds(8, 100) == Roofline(one).decode_seconds(8, 100)
     assert Roofline(two).prefill_rate() == 2 * Roofline(one).prefill_rate()
 

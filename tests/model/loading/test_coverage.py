@@ -24,7 +24,7 @@ from palladio.model.loading.tensor_part import Box
 from palladio.model.registry import ARCHITECTURES, find_family
 from palladio.model.sharding import make_abstract_mesh, make_mesh
 from palladio.model.weight_rules import WeightRule
-from tests import tiny_families
+from tests import tiny_families, tiny_relatives
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
 
 # Every rule of every architecture holds in one of these: (its tiny family, keys of config.json, experts in one tensor).
@@ -33,8 +33,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("qwen3", {"attention_bias": True}, False),
     ("qwen3_moe", {"attention_bias": True, "mlp_only_layers": [0]}, False),
     *((family, keys, False) for family, variants in tiny_families.VARIANTS.items() for keys in variants),
-    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe")),
-    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),
+    *((family, {}, False) for family in tiny_relatives.REPACKED),
+    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "minimax_m2")),
+    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "qwen3_5_moe")),
 )
 
 BIASES = {"qkv.bias", "output.bias", "gate_up.bias", "down.bias"}
@@ -65,6 +66,8 @@ def shapes_of(config: dict[str, Any], *, stacked: bool) -> dict[str, tuple[int, 
         prefix = f"model.layers.{layer}.mlp"
         plain |= {f"{prefix}.experts.gate_up_proj": (E, 2 * F, D), f"{prefix}.experts.down_proj": (E, D, F)}
         plain[f"{prefix}.gate.weight"] = (E, D)
+        if config["model_type"] == "minimax_m2":
+            plain[f"{prefix}.e_score_correction_bias"] = (E,)
     return plain
 
 

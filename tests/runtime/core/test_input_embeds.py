@@ -199,5 +199,6 @@ def test_two_ranks_of_two_devices(engine: TinyEngine, tiny_dir: Path, tmp_path: 
 def test_programs_of_text_take_no_rows(engine: TinyEngine, tiny: TinyEngine) -> None:
     """A step of text runs the same program with the flag and without."""
     key = ProgramKey("forward", 8, 64)
-    texts = [each._parts.runner.programs.built.programs[key].as_text() for each in (engine, tiny)]
-    assert texts[0] == texts[1]
+    programs = [each._parts.runner.programs.built.declaration(key) for each in (engine, tiny)]
+    lowered = [jitted.lower(*args).as_text() for jitted, args in programs]
+    assert lowered[0] == lowered[1]

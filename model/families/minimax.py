@@ -1,0 +1,57 @@
+"""MiniMax-M2: half of each head is rotated, norms of all heads together, and DeepSeek-V3's way to choose experts."""
+
+from palladio.model.experts_config import ExpertsConfig
+from palladio.model.families.mistral import MIXTRAL_KEYS
+from palladio.model.families.olmo import FLAT_NORMS
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, LayerSpec, QKNormSpec, RouterSpec, SparseSpec
+from palladio.model.weight_rules import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, TABLES, layer_rules
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    for key, value in _ALWAYS.items():
+        hf.require(key, value, default=value)
+    hf.no_windows()
+    norm, rotated = hf.rms_norm(), hf.optional_count("rotary_dim")
+    attention = AttentionSpec(
+        rope=hf.rope(default_fraction=1.0 if rotated is None else rotated / hf.head_size),
+        scale=hf.scale,
+        qk_norm=QKNormSpec(norm=norm, form="all_heads"),
+    )
+    router = RouterSpec(renormalize=True, score="sigmoid", has_bias=True)
+    mlp = SparseSpec(router=router, activation=hf.activation("hidden_act", "silu"))
+    layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
+    return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm, experts=ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
+
+
+_ALWAYS = {  # of what published files say and transformers does not ask
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "scoring_func": "sigmoid",
+    "use_routing_bias": True,
+    "shared_intermediate_size": 0,
+}
+_BIAS = layer_rules(
+    "",
+    "mlp.",
+    ("block_sparse_moe.e_score_correction_bias", "router_bias", "vector", "split"),
+    ("mlp.e_score_correction_bias", "router_bias", "vector", "stacked"),
+)
+
+FAMILIES = {
+    "MiniMaxM2ForCausalLM": Family(
+        describe=_describe,
+        weights=(*TABLES, *ATTENTION, *FLAT_NORMS, *MIXTRAL_EXPERTS, *_BIAS, *PRE_NORMS),
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 196608,
+            "rope_theta": 5e6,
+            "num_local_experts": 256,
+            "num_experts_per_tok": 8,
+            "bos_token_id": 200034,
+            "eos_token_id": 200020,
+        },
+    )
+}

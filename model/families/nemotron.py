@@ -1,0 +1,36 @@
+"""Nemotron 3 and 4, Minitron: LayerNorms that scale by 1 + weight, half of each head rotated, an MLP without a gate."""
+
+from palladio.model.family import Family
+from palladio.model.hf_config import HfConfig
+from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
+from palladio.model.weight_rules import ATTENTION, DOWN, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+
+
+def _describe(hf: HfConfig) -> DecoderSpec:
+    hf.no_windows()
+    has_bias = hf.flag("attention_bias", default=False)
+    norm = NormSpec(kind="layer", eps=hf.number("norm_eps"), scaling="plus_one", bias=True)
+    attention = AttentionSpec(
+        rope=hf.rope(default_fraction=0.5), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias
+    )
+    mlp = DenseSpec(
+        activation=hf.activation("hidden_act", "relu2"), is_gated=False, bias=hf.flag("mlp_bias", default=False)
+    )
+    return DecoderSpec(layers=(LayerSpec(attention=attention, mlp=mlp, norm=norm),) * hf.num_layers, norm=norm)
+
+
+_UP = layer_rules("mlp.", "mlp.", ("up_proj.weight", "up.kernel", "inner"), ("up_proj.bias", "up.bias", "inner_bias"))
+
+FAMILIES = {
+    "NemotronForCausalLM": Family(
+        describe=_describe,
+        weights=(*TABLES, *ATTENTION, *_UP, *DOWN, *PRE_NORMS, *LAYER_NORM_BIASES),
+        defaults={
+            "max_position_embeddings": 4096,
+            "norm_eps": 1e-5,
+            "hidden_act": "relu2",
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+        },
+    )
+}
