@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.loading import orbax_weights
 from palladio.runtime.core.sizing import check_states
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -82,11 +83,16 @@ def run_and_reset(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int
 
 @pytest.mark.parametrize("mesh", [[2, 2], pytest.param([1, 4], marks=pytest.mark.slow)], ids=str)
 def test_ranks_and_a_reset(tmp_path: Path, mesh: list[int]) -> None:
-    """Four devices: two ranks, whose devices share the heads; or one, and a key head's value heads are divided, too."""
-    folder = str(make_checkpoint(tmp_path, "qwen3_next"))
+    """Four devices: two ranks, whose devices share the heads; or one, and a key head's value heads are divided, too, as
+    a converted checkpoint is loaded."""
+    folder = make_checkpoint(tmp_path / "model", "qwen3_next")
+    if mesh == [1, 4]:
+        config = ModelConfig.from_hf(*read_model_dir(folder))
+        orbax_weights.convert(folder, tmp_path / "converted", config, "float32", lambda *step: None)
+        folder = tmp_path / "converted"
     golden = np.load(GOLDENS / "qwen3_next.npz")["tokens"]
     expected = {str(number): golden[-1 - number][:12].tolist() for number in range(4)}
-    assert call_with_devices(4, __name__, "run_and_reset", folder, *mesh) == expected
+    assert call_with_devices(4, __name__, "run_and_reset", str(folder), *mesh) == expected
 
 
 @pytest.mark.slow
