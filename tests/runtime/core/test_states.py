@@ -51,8 +51,11 @@ def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.
     collector.add("last", chosen[2], max_tokens=24)
     expected["last"] = golden[2][:24].tolist()
     collector.run()
+    collector.add("again", chosen[8], max_tokens=24)  # whose pages were computed before
+    expected["again"] = golden[8][:24].tolist()
+    collector.run()
     assert {name: collector.tokens[name] for name in expected} == expected
-    assert core.stats().total.num_hit_tokens == 0
+    assert collector.cached_tokens["again"] == core.stats().total.num_hit_tokens == 0
 
 
 def run_and_reset(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
