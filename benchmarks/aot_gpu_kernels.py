@@ -11,6 +11,7 @@ must use the tensor cores, kernels by way of Mosaic the asynchronous ones (wgmma
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -31,14 +32,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
 from palladio.pallas_kernels.target import Target
 
 MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
-KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", "grouped_matmul")
+LATENT_KERNELS = ("latent_decode", "latent_prefill")
+KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", "grouped_matmul", *LATENT_KERNELS)
 MOSAIC_ENTRY = re.compile(r"\.entry (paged_prefill_mosaic|grouped_matmul_mosaic)_mosaic_gpu_kernel\(")
-PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul", "paged_prefill_mosaic", "grouped_matmul_mosaic")
+MOSAIC_PRODUCTS = ("paged_prefill_mosaic", "grouped_matmul_mosaic")
+PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul", *LATENT_KERNELS, *MOSAIC_PRODUCTS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +101,27 @@ class Attention:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Latents:
+    """A mixed step of 2,048 tokens over latents, of 512 if nothing else is said, and a rotated part of 64."""
+
+    num_heads: int
+    size: int = 512
+    dtype: DTypeLike = jnp.bfloat16
+    page_size: int = 16
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+        T, B, N = 2048, 16, self.num_heads
+        rows, scalar = shape((B,), jnp.int32), shape((), jnp.int32)
+        table = shape((B, 4096 // self.page_size), jnp.int32)
+        metadata = AttentionMetadata(shape((B + 1,), jnp.int32), rows, table, scalar, scalar, "prefill")
+        attend = functools.partial(latent_attention, scale=192**-0.5, backend="gpu_triton", target=target)
+        pages = shape(latent_page_shape(8192, self.page_size, self.size, 64), self.dtype)
+        queries = (shape((T, N, size), self.dtype) for size in (self.size, 64))
+        return jax.jit(attend), (*queries, pages, metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Experts:
     """A product of grouped rows."""
 
@@ -121,10 +146,13 @@ class Experts:
         )
 
 
-def cases(smoke: bool) -> dict[str, Attention | Experts]:
+Case = Attention | Latents | Experts
+
+
+def cases(smoke: bool) -> dict[str, Case]:
     """By name."""
     everything: dict[str, Any] = {"window": 1024, "soft_cap": 30.0, "sinks": True}
-    few: dict[str, Attention | Experts] = {
+    few: dict[str, Case] = {
         "attention H=128": Attention(128),
         "attention H=64 float8_e4m3fn, all features": Attention(
             64, kv_dtype=jnp.float8_e4m3fn, scales=True, **everything
@@ -157,6 +185,8 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
         "attention H=128 S=1": Attention(128, page_size=1),
         "attention H=128 S=256": Attention(128, page_size=256),
         "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
+        **{f"latents N={number}": Latents(number) for number in (4, 16, 20, 128)},
+        "latents N=16 of 128, float32": Latents(16, 128, jnp.float32),
         "experts 4,096 rows": Experts(4096),
         "experts 65,536 rows": Experts(65536),
         "experts 4,096 rows, mosaic": Experts(4096, backend="gpu_mosaic"),
@@ -167,7 +197,7 @@ def cases(smoke: bool) -> dict[str, Attention | Experts]:
     }
 
 
-def compile_case(mesh: Mesh, case: Attention | Experts, dump: Path) -> Iterator[dict[str, Any]]:
+def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]:
     """A row for each kernel of the compiled program, with what is wrong in "wrong"."""
     for left in dump.iterdir():
         left.unlink()
@@ -259,7 +289,7 @@ def _find_ptxas() -> str:
     return found
 
 
-def compile_all(chosen: dict[str, Attention | Experts], dump: Path) -> list[dict[str, Any]]:
+def compile_all(chosen: dict[str, Case], dump: Path) -> list[dict[str, Any]]:
     """Prints a line for each kernel; returns them."""
     mesh = aot_targets.TARGETS["h200"].mesh()
     print(f"for h200 (sm_90a); jax {jax.__version__}")

@@ -293,8 +293,10 @@ class PagedStep:
         """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's keys and values."""
         return kv_cache_update(kv_pages, k, v, self.writes, backend=kernels.cache_update, target=kernels.target)
 
-    def attend(self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels) -> jax.Array:
-        """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    def attend(
+        self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels, sinks: jax.Array | None = None
+    ) -> jax.Array:
+        """q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
         return ragged_paged_attention(
             q,
             kv_pages,
@@ -302,6 +304,7 @@ class PagedStep:
             scale=spec.scale,
             sliding_window=spec.window,
             soft_cap=spec.soft_cap,
+            sinks=sinks,
             backend=kernels.attention,
             target=kernels.target,
         )
@@ -319,7 +322,7 @@ def plan_steps(
     PagedStep.of_tables."""
     steps: list[PagedStep | LatentStep | StateStep] = []
     if config.latent is not None:
-        steps.append(LatentStep.of(batch, kv_cache[0].shape[1]))
+        steps.append(LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels))
     else:
         steps.extend(PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards))
     if config.delta is not None:

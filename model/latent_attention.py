@@ -88,5 +88,5 @@ class LatentAttention(Module):
     ) -> tuple[jax.Array, jax.Array]:
         """q_latent [T, N, L], q_rotated [T, N, R], latent [T, L], rotated [T, R], pages [P, S, W] → [T, N, L] and the
         cache."""
-        pages = step.write(pages, latent, rotated)
+        pages = step.write(pages, latent, rotated, self.kernels)
         return step.attend(q_latent, q_rotated, pages, self.spec.scale, self.kernels), pages

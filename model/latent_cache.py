@@ -5,13 +5,20 @@ from typing import ClassVar, Self
 
 import jax
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.latent_config import LatentConfig
 from palladio.model.page_spec import PageSpec
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.kv_cache_update import CacheWrites
-from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update, latent_page_shape
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, plan_writes
+from palladio.pallas_kernels.latent_attention import (
+    latent_attention,
+    latent_cache_update,
+    latent_page_shape,
+    latent_shape,
+    plan_latent_attention,
+)
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 
@@ -44,13 +51,27 @@ class LatentStep:
     metadata: AttentionMetadata
 
     @classmethod
-    def of(cls, batch: ForwardBatch, page_size: int) -> Self:
-        """Args: batch: with one block table."""
-        return cls(batch.cache_writes(page_size), batch.attention_metadata())
+    def of(cls, batch: ForwardBatch, num_heads: int, dtype: DTypeLike, pages: jax.Array, kernels: Kernels) -> Self:
+        """
+        Args:
+            batch: with one block table.
+            num_heads: of one device.
+            dtype: of activations.
+            pages: a layer's cache; all are alike.
+        """
+        writes, num_tokens = batch.cache_writes(pages.shape[1]), batch.token_ids.shape[0]
+        metadata = batch.attention_metadata()
+        shape = latent_shape(num_heads, pages, metadata.block_table, dtype)
+        backend, target = kernels.latent_attention, kernels.target
+        return cls(
+            plan_writes(writes, backend=kernels.cache_update, target=target),
+            plan_latent_attention(metadata, num_tokens, shape, backend=backend, target=target),
+        )
 
-    def write(self, pages: jax.Array, latent: jax.Array, rotated: jax.Array) -> jax.Array:
+    def write(self, pages: jax.Array, latent: jax.Array, rotated: jax.Array, kernels: Kernels) -> jax.Array:
         """pages [P, S, W], latent [T, L], rotated [T, R] → the pages with the step's rows."""
-        return latent_cache_update(pages, latent, rotated, self.writes)
+        backend, target = kernels.cache_update, kernels.target
+        return latent_cache_update(pages, latent, rotated, self.writes, backend=backend, target=target)
 
     def attend(
         self, q_latent: jax.Array, q_rotated: jax.Array, pages: jax.Array, scale: float, kernels: Kernels

@@ -10,12 +10,10 @@ class Kernels:
     """Attributes:
     attention: backend of ragged_paged_attention, or of latent_attention; auto: by target.
     target: what they are compiled for.
-    products: backend of grouped_matmul; None: it goes with the attention's.
     """
 
     attention: str = "auto"
     target: Target = Target()
-    products: str | None = None
 
     @property
     def cache_update(self) -> str:
@@ -24,13 +22,12 @@ class Kernels:
 
     @property
     def latent_attention(self) -> str:
-        """Backend of latent_attention, of models that have it."""
-        return self.attention
+        """Backend of latent_attention, of models that have it: that of the attention; for Hopper GPUs it has none of
+        its own."""
+        return "gpu_triton" if self.attention == "gpu_mosaic" else self.attention
 
     @property
     def grouped_matmul(self) -> str:
         """Backend of grouped_matmul: that of the attention, where both ops have one for any groups. That of gpu_mosaic
         takes large ones only, and TPUs have XLA's."""
-        if self.products is not None:
-            return self.products
         return "auto" if self.attention in ("tpu", "gpu_mosaic") else self.attention

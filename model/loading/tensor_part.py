@@ -70,26 +70,28 @@ class Part:
         split: the tensor's dimensions taken apart: its view has this shape…
         order: …and then its dimensions in this order. Reading through the view copies nothing.
         boxes: what of the view goes where.
+        chosen: index into the tensor's dimensions as they are taken apart, before they are put in order.
     """
 
     file_shape: tuple[int, ...]
     split: tuple[int, ...]
     order: tuple[int, ...]
     boxes: tuple[Box, ...]
+    chosen: tuple[int | slice, ...] = ()
 
     def of_scales(self, form: ScaleForm) -> "Part":
         """The same tensor's scales as part of a weight's scales, where this is a part of its values. The tensor's last
         dimension, the inputs, becomes that of groups, or goes."""
-        dimension, last = form.inputs, len(self.split) - 1
+        dimension, last = form.inputs, len(self.order) - 1
         assert self.order[dimension] == last, "files have the inputs last"
         if form.group is None:
             boxes = dict.fromkeys(box.without(dimension) for box in self.boxes)
             order = tuple(number for number in self.order if number != last)
-            return Part(self.file_shape[:-1], self.split[:-1], order, tuple(boxes))
+            return Part(self.file_shape[:-1], self.split[:-1], order, tuple(boxes), self.chosen)
         num_groups = -(-self.split[-1] // form.group)
         boxes = dict.fromkeys(box.in_groups(dimension, form.group) for box in self.boxes)
         file_shape, split = (*self.file_shape[:-1], num_groups), (*self.split[:-1], num_groups)
-        return Part(file_shape, split, self.order, tuple(boxes))
+        return Part(file_shape, split, self.order, tuple(boxes), self.chosen)
 
     def touches(self, index: tuple[slice, ...]) -> bool:
         """Whether the slice `index` of the parameter needs any of this part."""
@@ -97,6 +99,6 @@ class Part:
 
     def copy(self, stored: Array, index: tuple[slice, ...], out: Array) -> None:
         """Copies what the slice `index` of the parameter needs of this part into `out`, that slice."""
-        view = stored.reshape(self.split).transpose(self.order)
+        view = stored.reshape(self.split)[self.chosen].transpose(self.order)
         for box in self.boxes:
             box.copy(view, index, out)

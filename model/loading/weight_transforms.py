@@ -56,6 +56,13 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
         case "query_scale" | "key_scale" | "query_scales" | "key_scales":
             kind, _, number = transform.partition("_")
             return _head_scales(kind, layout, are_apart=number == "scales")
+        case "sinks":
+            boxes = [
+                Box((place.num_queries,), (number * layout.group,), (place.first_query,))
+                for number, place in enumerate(layout.places)
+                if place is not None
+            ]
+            return Part((stored.num_heads,), (stored.num_heads,), (0,), tuple(boxes))
         case "query_bias" | "key_bias" | "value_bias":
             kind = transform.removesuffix("_bias")
             H, heads = shape[-1], _num_stored_heads(kind, layout)
@@ -128,6 +135,16 @@ def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsCo
             return Part(file_shape, file_shape, (0, 2, 1), (Box((E, D, F), (0, 0, 0), (0, 0, first)),))
         case "experts_down":
             return _whole((E, shape[2], F), (0, 2, 1))
+        case "paired_gate" | "paired_up":  # rows in turns, of each expert
+            D, which = shape[1], ("paired_gate", "paired_up").index(transform)
+            boxes = (Box((E, D, F), (0, 0, 0), (0, 0, 0)),)
+            return Part((E, 2 * F, D), (E, F, 2, D), (0, 2, 1), boxes, (slice(None), slice(None), which))
+        case "paired_gate_bias" | "paired_up_bias":
+            which = ("paired_gate_bias", "paired_up_bias").index(transform)
+            boxes = (Box((E, F), (0, 0), (0, 0)),)
+            return Part((E, 2 * F), (E, F, 2), (0, 1), boxes, (slice(None), slice(None), which))
+        case "experts_down_bias":
+            return _whole((E, shape[1]), (0, 1))
         case "shared_gate" | "shared_up":
             return _gate_or_up(shape[0], shared, ("shared_gate", "shared_up").index(transform))
         case _:

@@ -51,5 +51,12 @@ def kv_cache_update(
         NotImplementedError: no backend accepts the call.
     """
     rows = pack_rows(k, v, kv_pages.shape[-1], kv_pages.dtype, k_scale, v_scale)
+    return write_rows(kv_pages, rows, writes, backend=backend, target=target)
+
+
+def write_rows(
+    kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, *, backend: str = "auto", target: Target = Target()
+) -> jax.Array:
+    """As `kv_cache_update`, of rows [T, K, W] as they lie in a cache [P, K, S, W]."""
     calls = {name: functools.partial(call, kv_pages, rows, writes, target) for name, call in BACKENDS.items()}
     return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)

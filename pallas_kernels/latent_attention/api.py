@@ -1,19 +1,35 @@
 """The public face of latent attention; picks a backend."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.kv_cache_update import CacheWrites
-from palladio.pallas_kernels.latent_attention import reference, xla
-from palladio.pallas_kernels.latent_attention.layout import DTYPES, pack_rows
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
+from palladio.pallas_kernels.latent_attention import gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.latent_attention.layout import DTYPES, LatentOptions, pack_rows
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"xla": xla.attention, "reference": reference.attention}
-AUTO_ORDER = ("xla", "reference")  # of every platform
+BACKENDS = {
+    "tpu": tpu.attention,
+    "gpu_triton": gpu_triton.attention,
+    "xla": xla.attention,
+    "reference": reference.attention,
+}
+AUTO_ORDER = {
+    "cpu": ("xla", "reference"),
+    "tpu": ("tpu", "xla", "reference"),
+    "gpu": ("gpu_triton", "xla", "reference"),
+}
+# Of backends that want the tokens of chunks in blocks: how many tokens a block.
+CHUNK_BLOCKS: dict[str, Callable[[AttentionShape, Target], int]] = {
+    "tpu": tpu.chunk_tokens,
+    "gpu_triton": gpu_triton.chunk_tokens,
+}
 
 
 def latent_attention(
@@ -55,20 +71,48 @@ def latent_attention(
             f"latents are kept as {', '.join(DTYPES)}, not as {jnp.dtype(pages.dtype).name}: use --kv-cache-dtype auto"
         )
     q = pack_rows(q_latent, q_rotated, pages.shape[2], q_latent.dtype)
-    calls = {name: functools.partial(call, q, pages, metadata, L, scale) for name, call in BACKENDS.items()}
-    return dispatch("latent_attention", calls, AUTO_ORDER, backend)
+    options = LatentOptions(L, q_rotated.shape[2], scale, target)
+    calls = {name: functools.partial(call, q, pages, metadata, options) for name, call in BACKENDS.items()}
+    return dispatch("latent_attention", calls, AUTO_ORDER[target.platform], backend)
 
 
-def latent_cache_update(pages: jax.Array, latent: jax.Array, rotated: jax.Array, writes: CacheWrites) -> jax.Array:
-    """Writes one row a token, by one scatter.
+def plan_latent_attention(
+    metadata: AttentionMetadata, num_tokens: int, shape: AttentionShape, *, backend: str, target: Target
+) -> AttentionMetadata:
+    """With what a backend would compute for each layer of a step, computed once.
+
+    Args:
+        num_tokens: T.
+        shape: of the layers, see `latent_shape`.
+        backend, target: as latent_attention gets them.
+    """
+    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    try:
+        block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
+    except NotImplementedError:  # the backend will say so itself, and another may be tried
+        return metadata
+    return metadata.planned(num_tokens, block)
+
+
+def latent_cache_update(
+    pages: jax.Array,
+    latent: jax.Array,
+    rotated: jax.Array,
+    writes: CacheWrites,
+    *,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> jax.Array:
+    """Writes one row a token, as kv_cache_update writes those of one kv head.
 
     Args:
         pages: [P, S, W] one layer's cache; donate it, and the write is in place.
         latent: [T, L]. rotated: [T, R], the rotated part of the key.
-        writes: where to. No row twice, but those of page 0.
+        writes: where to. No row twice, but those of page 0; tokens of one page follow each other along T and in it.
+        backend, target: see kv_cache_update.
 
     Returns:
         [P, S, W] the cache with those rows replaced. What page 0 holds is not defined.
     """
     rows = pack_rows(latent, rotated, pages.shape[2], pages.dtype)
-    return pages.at[writes.page_ids, writes.page_offsets].set(rows, mode="promise_in_bounds")
+    return write_rows(pages[:, None], rows[:, None], writes, backend=backend, target=target)[:, 0]

@@ -5,17 +5,50 @@ key in lanes L:L+R. W is L + R in whole TPU rows of 128 lanes (512 + 64 → 640)
 row that was written. There are no heads: every head reads the whole row, as its key, and lanes 0:L again, as its value.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+
+from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.target import Target
 
 LANES = 128
 DTYPES = ("float32", "bfloat16", "float16")  # of 8 bits a row would need a scale
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LatentOptions:
+    """What is the same for every token of a layer.
+
+    Attributes:
+        size: lanes of a row that are its value (L). rotated: lanes behind these that belong to the key alone (R).
+        scale: factor on q·row before the softmax.
+        target: what kernels are compiled for.
+    """
+
+    size: int
+    rotated: int
+    scale: float
+    target: Target = Target()
+
+
 def latent_page_shape(num_pages: int, page_size: int, latent_size: int, rotated_size: int) -> tuple[int, int, int]:
     """Shape of one layer's cache: [P, S, W]."""
     return num_pages, page_size, -(-(latent_size + rotated_size) // LANES) * LANES
+
+
+def latent_shape(
+    num_heads: int, pages: jax.Array | jax.ShapeDtypeStruct, block_table: jax.Array, dtype: DTypeLike
+) -> AttentionShape:
+    """What block sizes depend on: as of one kv head, whose size is that of a whole row.
+
+    Args:
+        num_heads: of one device. pages: [P, S, W]. dtype: of queries.
+    """
+    (num_rows, table_width), (_, page_size, width) = block_table.shape, pages.shape
+    return AttentionShape(num_heads, 1, width, page_size, table_width, num_rows, dtype, pages.dtype)
 
 
 def pack_rows(latent: jax.Array, rotated: jax.Array, width: int, dtype: DTypeLike) -> jax.Array:

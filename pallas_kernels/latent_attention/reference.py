@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from palladio.pallas_kernels.latent_attention.layout import LatentOptions
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 
-def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, latent_size: int, scale: float) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, latent_size]."""
+def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
+    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T = q.shape[0]
     B, C = metadata.block_table.shape
     token = jnp.arange(T)
@@ -18,9 +19,9 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, laten
     key_position = jnp.arange(rows.shape[1])
     visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, keys]
     rows = jnp.where(visible[:, :, None], rows, 0.0)  # stale rows may hold anything, even NaN
-    scores = jnp.einsum("tnw,tcw->tnc", q.astype(jnp.float32), rows, precision="highest") * scale
+    scores = jnp.einsum("tnw,tcw->tnc", q.astype(jnp.float32), rows, precision="highest") * options.scale
     # Not -inf: a padding row sees no key at all, and must stay finite.
     scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
-    out = jnp.einsum("tnc,tcl->tnl", weights, rows[..., :latent_size], precision="highest")
+    out = jnp.einsum("tnc,tcl->tnl", weights, rows[..., : options.size], precision="highest")
     return out.astype(q.dtype)

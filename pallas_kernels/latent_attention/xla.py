@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from palladio.pallas_kernels.latent_attention.layout import LatentOptions
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 CHUNK_TOKENS = 128
@@ -45,12 +46,12 @@ class _Pass(NamedTuple):
     one_each: bool
 
 
-def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, latent_size: int, scale: float) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, latent_size]."""
+def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
+    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T, N, _ = q.shape
     query_len = metadata.query_start[1:] - metadata.query_start[:-1]
-    wide = q.astype(jnp.float32) * scale
-    out = jnp.zeros((T, N, latent_size))
+    wide = q.astype(jnp.float32) * options.scale
+    out = jnp.zeros((T, N, options.size))
     if metadata.kind == "decode":
         parts = [_Pass(1, query_len, True)]
     else:

@@ -16,7 +16,7 @@ from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, TABLE_PIECE
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, padded_table
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.target import Target
@@ -207,9 +207,7 @@ def _call(
     single, lanes = blocks.queries == 1, q.shape[3]
     R = q.shape[2] if single else q.shape[1] * blocks.queries
     sizes = _kernel_sizes(kv_pages, R, options, blocks)
-    width = metadata.block_table.shape[1]
-    padding = -width % (LANES if width <= TABLE_PIECE else TABLE_PIECE)
-    table = hbm(jnp.pad(metadata.block_table, ((0, 0), (0, padding))), options.target)
+    table = padded_table(metadata.block_table, options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
     scalars = (*of_blocks, metadata.kv_len, _factors(options))

@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks, start_walk, walk_keys
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
@@ -93,53 +93,25 @@ def attention_kernel(
         if moved is not None:
             moved.start(i)
             moved.keep_first_tile(i)
-        blocks.start_table(i)
-        pl.when(num > 1)(lambda: blocks.start_table(i + 1))
-        blocks.wait_table(i)
-        buffers.start(i, blocks.bounds(i)[0], jnp.int32(0))
+        start_walk(i, buffers)
 
     pl.when((i == 0) & (num > 0))(_first)
 
     def _block() -> None:
         state.reset()
-        first, last = blocks.bounds(i)
         end, at = blocks.end(i), position[i]
         if moved is not None:
             _take_turns(moved, i, num)
-        pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
 
-        def start_next(slot: jax.Array) -> None:
-            blocks.wait_table(i + 1)
-            buffers.start(i + 1, blocks.bounds(i + 1)[0], slot)
+        def add(base: jax.Array, slot: jax.Array, masked: bool) -> None:
+            if moved is None:
+                _add_keys(q, rows, slot, state, factors, sizes, (base, at, end) if masked else None)
+                return
+            if masked:
+                chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
+            chunk_block(moved, slot).add(masked=masked)
 
-        def body(block: jax.Array, slot: jax.Array) -> jax.Array:
-            is_last = block + 1 >= last
-
-            next_slot = 1 - slot
-            pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
-            pl.when(is_last & (i + 1 < num))(lambda: start_next(next_slot))
-            buffers.wait(i, block, slot)
-            base = block * sizes.keys
-            pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
-            seen = base + sizes.keys <= at + 1  # by the first query, so by all
-            if sizes.window is not None:
-                seen &= base > at + count[i] - 1 - sizes.window
-                first = at - (sizes.window - 1) - base
-                pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
-
-            def add(masked: bool) -> None:
-                if moved is None:
-                    _add_keys(q, rows, slot, state, factors, sizes, (base, at, end) if masked else None)
-                    return
-                if masked:
-                    chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
-                chunk_block(moved, slot).add(masked=masked)
-
-            pl.when(seen)(lambda: add(False))
-            pl.when(jnp.logical_not(seen))(lambda: add(True))
-            return next_slot
-
-        slot_of[0] = lax.fori_loop(first, last, body, slot_of[0])
+        slot_of[0] = walk_keys(i, buffers, slot_of[0], add)
         if moved is None:
             _finish(out, sinks, state, factors, sizes)
             return

@@ -17,6 +17,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
+from palladio.pallas_kernels.target import Target
+from palladio.pallas_kernels.tpu_mode import hbm
 
 Ref = Any
 NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
@@ -165,3 +167,61 @@ class KeyBuffers:
                 self.rows[slot, head, rows, :] = jnp.zeros((page, width), self.rows.dtype)
 
         lax.fori_loop(0, lax.div(first, page), body, None)
+
+
+def start_walk(i: jax.Array, buffers: KeyBuffers) -> None:
+    """Before the first grid step's walk: its request's row of the block table, the next one's, and its first pages."""
+    blocks = buffers.blocks
+    blocks.start_table(i)
+    pl.when(blocks.num_blocks[0] > 1)(lambda: blocks.start_table(i + 1))
+    blocks.wait_table(i)
+    buffers.start(i, blocks.bounds(i)[0], jnp.int32(0))
+
+
+def walk_keys(
+    i: jax.Array, buffers: KeyBuffers, slot: jax.Array, add: Callable[[jax.Array, jax.Array, bool], None]
+) -> jax.Array:
+    """Goes over the blocks of keys of a grid step, with the pages of the next block always on their way.
+
+    Args:
+        slot: the buffer that the first block's pages go to.
+        add: called with the position of a block's first key, its buffer, and whether some query does not see all of it.
+
+    Returns: the buffer of the next grid step's first block.
+    """
+    blocks, sizes = buffers.blocks, buffers.blocks.sizes
+    num, at = blocks.num_blocks[0], blocks.position[i]
+    first, last = blocks.bounds(i)
+    end = blocks.end(i)
+    pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
+
+    def start_next(slot: jax.Array) -> None:
+        blocks.wait_table(i + 1)
+        buffers.start(i + 1, blocks.bounds(i + 1)[0], slot)
+
+    def body(block: jax.Array, slot: jax.Array) -> jax.Array:
+        is_last = block + 1 >= last
+        next_slot = 1 - slot
+        pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
+        pl.when(is_last & (i + 1 < num))(lambda: start_next(next_slot))
+        buffers.wait(i, block, slot)
+        base = block * sizes.keys
+        pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
+        seen = base + sizes.keys <= at + 1  # by the first query, so by all
+        if sizes.window is not None:
+            seen &= base > at + blocks.count[i] - 1 - sizes.window
+            first = at - (sizes.window - 1) - base
+            pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
+        pl.when(seen)(lambda: add(base, slot, False))
+        pl.when(jnp.logical_not(seen))(lambda: add(base, slot, True))
+        return next_slot
+
+    next_slot: jax.Array = lax.fori_loop(first, last, body, slot)
+    return next_slot
+
+
+def padded_table(block_table: jax.Array, target: Target) -> jax.Array:
+    """i32[B, Pmax] → as QueryBlocks takes it: rows of whole pieces, in HBM."""
+    width = block_table.shape[1]
+    padding = -width % (LANES if width <= TABLE_PIECE else TABLE_PIECE)
+    return hbm(jnp.pad(block_table, ((0, 0), (0, padding))), target)

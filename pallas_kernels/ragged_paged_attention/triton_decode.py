@@ -93,16 +93,35 @@ def attend(
     num_rows = metadata.num_requests if metadata.kind == "decode" else metadata.num_decodes
     parts = plan_parts(metadata.kv_len, num_rows, options.sliding_window, blocks)
     partial = _attend_parts(q, kv_pages, metadata.block_table, options, parts, blocks)
+    return combine_parts(partial, parts.ends, num_rows, jax.ShapeDtypeStruct(q.shape, q.dtype), options, onto)
+
+
+def combine_parts(
+    partial: Partial,
+    ends: jax.Array,
+    num_rows: jax.Array,
+    result: jax.ShapeDtypeStruct,
+    options: AttentionOptions,
+    onto: jax.Array | None,
+) -> jax.Array:
+    """What the parts of each request come to together.
+
+    Args:
+        partial: with G heads of one of K programs a request. ends: see Parts.
+        num_rows: i32[], requests that have parts.
+        result: [T, N, H].
+        onto: see `attend`.
+    """
     sinks = [] if options.sinks is None else [options.sinks.astype(jnp.float32)]
     v_scale = jnp.asarray(options.v_scale, jnp.float32).reshape(1)
-    inputs = [*partial, parts.ends, num_rows.reshape(1), v_scale, *sinks, *([] if onto is None else [onto])]
+    inputs = [*partial, ends, num_rows.reshape(1), v_scale, *sinks, *([] if onto is None else [onto])]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
         functools.partial(_combine_parts, has_sinks=options.sinks is not None, every_row=onto is None),
-        grid=(kv_pages.shape[1], metadata.kv_len.shape[0]),
+        grid=(partial.output.shape[1], ends.shape[0]),
         in_specs=[anywhere] * len(inputs),
         out_specs=anywhere,
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        out_shape=result,
         input_output_aliases={} if onto is None else {len(inputs) - 1: 0},
         compiler_params=pltriton.CompilerParams(num_warps=2, num_stages=1),
         interpret=options.target.interpret is not None,

@@ -17,8 +17,7 @@ from palladio.model.sharding import num_expert_parts, num_shards
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
-from palladio.pallas_kernels.latent_attention import BACKENDS as LATENT_BACKENDS
-from palladio.pallas_kernels.latent_attention import latent_attention
+from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
@@ -41,8 +40,7 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
     target = Target.of(device)
     if backend == "auto":
         for name in auto_order(target):
-            # Where attention falls back, products do not.
-            kernels = Kernels(name, target, products="auto" if name == "xla" and model.latent is not None else None)
+            kernels = Kernels(name, target)
             reason = refusal(kernels, model, shape)
             if reason is None:
                 return kernels
@@ -137,16 +135,15 @@ def _try_attention(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> 
 
 
 def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: DeviceShape) -> None:
-    if kernels.latent_attention not in LATENT_BACKENDS:
-        raise NotImplementedError(
-            f"it has latent attention (MLA), for which {kernels.latent_attention} has no kernel; xla has"
-        )
     T, N = shape.num_slots - 1, num_heads // num_shards(shape.mesh)
     queries = (jax.ShapeDtypeStruct((T, N, size), shape.dtype) for size in (sizes.latent_size, sizes.rotated_size))
     attend = functools.partial(latent_attention, scale=1.0, backend=kernels.latent_attention, target=kernels.target)
     pages, both = shape.cache.spec.device_pages(2, shape.mesh), tuple(queries)
     for metadata in _metadata(shape):
         jax.eval_shape(attend, *both, pages, metadata)
+    write = functools.partial(latent_cache_update, backend=kernels.cache_update, target=kernels.target)
+    rows = (jax.ShapeDtypeStruct((T, size), shape.dtype) for size in (sizes.latent_size, sizes.rotated_size))
+    jax.eval_shape(write, pages, *rows, CacheWrites(_ints(T), _ints(T), one_each=True))  # type: ignore[arg-type]
 
 
 def _metadata(shape: DeviceShape) -> Iterator[AttentionMetadata]:

@@ -55,6 +55,22 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
         assert row["spills"] <= (0 if row["kind"] == "decode" else spills), row
 
 
+@pytest.mark.parametrize(
+    ("chip", "decode", "prefill"),
+    [("v4", 1.2, 1.3), ("v5e", 0.5, 1.1), ("v5p", 1.1, 1.1), ("v6e", 0.5, 1.5), ("7x", 0.95, 1.3)],
+)
+def test_latent_attention_compiles_and_its_loops_stay_within_their_budget(chip, decode, prefill, tmp_path):
+    """Shares of the time of a block's copy for 16 heads a device, and of the time of its products for chunks."""
+    rows = _run("latent_schedule.py", tmp_path, "--chips", chip)["rows"]
+    assert len(rows) == 4
+    for row in rows:
+        assert row["wrong"] == [], row
+        if row["kind"] == "prefill":
+            assert row["masked_bundles"] <= prefill * row["product_cycles"], row
+        elif row["heads"] == 16:
+            assert row["masked_bundles"] <= decode * row["copy_cycles"], row
+
+
 @pytest.mark.parametrize(("page_size", "kv_heads"), [(16, 8), (32, 2), (64, 1)])
 def test_a_block_of_keys_takes_no_longer_than_its_copy(page_size, kv_heads, tmp_path):
     """On v6e, with the page size chosen for so many KV heads a device. 110 bundles: waits, and the loop itself."""

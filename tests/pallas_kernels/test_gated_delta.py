@@ -39,8 +39,8 @@ def step(kind: Any = "prefill", counts: list[int] = COUNTS, owners: list[int] = 
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     kv_len = np.add(BEFORE[: len(counts)], counts).astype(np.int32)
     num_tokens = len(counts) if kind == "decode" else NUM_TOKENS
-    fields = (jnp.asarray(value, jnp.int32) for value in (start, kv_len, owners))
-    return DeltaRows.of(*fields, num_tokens, jnp.int32(2), kind), start
+    query_start, lengths, slots = (jnp.asarray(value, jnp.int32) for value in (start, kv_len, owners))
+    return DeltaRows.of(query_start, lengths, slots, num_tokens, jnp.int32(2), kind), start
 
 
 def expected_rule(given: dict[str, np.ndarray], start: np.ndarray, counts: list[int], owners: list[int]) -> Any:
@@ -49,8 +49,8 @@ def expected_rule(given: dict[str, np.ndarray], start: np.ndarray, counts: list[
         if count and slot:
             where = slice(start[row], start[row + 1])
             old = given["states"][slot] if BEFORE[row] else np.zeros_like(given["states"][slot])
-            tokens = (given[name][where] for name in ("q", "k", "v", "decay", "beta"))
-            results[row], states[slot] = delta_rule(*map(jnp.asarray, tokens), jnp.asarray(old))
+            q, k, v, decay, beta = (jnp.asarray(given[name][where]) for name in ("q", "k", "v", "decay", "beta"))
+            results[row], states[slot] = delta_rule(q, k, v, decay, beta, jnp.asarray(old))
     return results, states
 
 

@@ -1,54 +1,13 @@
 """Latent attention: both backends against numpy in float64, and the write of rows."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from palladio.pallas_kernels.kv_cache_update import CacheWrites
-from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update, latent_page_shape
-from tests.pallas_kernels.attention_cases import CASES, Case, Data, make, metadata_of
-
-L, R, SCALE = 40, 8, 0.2
-# Which tokens see which rows: what windows, caps, sinks and cache dtypes do is not of latents.
-TRAITS = ("window", "cap", "sinks", "float8", "int8", "everything", "=")
-LAYOUTS = [case for case in CASES if not any(trait in case.name for trait in TRAITS)]
-
-
-def rows_and_queries(data: Data, num_heads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pages in which rows that must not be seen are NaN, and queries."""
-    rng = np.random.default_rng(5)
-    num_pages, _, size, _ = data.kv_pages.shape
-    pages = np.full(latent_page_shape(num_pages, size, L, R), np.nan, np.float32)
-    for table, total in zip(data.block_table, data.kv_len, strict=True):
-        for position in range(total):
-            row = pages[table[position // size], position % size]
-            row[:] = 0.0
-            row[: L + R] = rng.standard_normal(L + R)
-    return pages, rng.standard_normal((data.q.shape[0], num_heads, L + R)).astype(np.float32)
-
-
-def oracle(data: Data, pages: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Token by token."""
-    found, size = [], pages.shape[1]
-    for request in range(data.num_requests):
-        first, last = data.query_start[request : request + 2]
-        for token in range(first, last):
-            seen = data.kv_len[request] - (last - token) + 1
-            rows = pages[data.block_table[request, : -(-seen // size)]].reshape(-1, pages.shape[2])[:seen, : L + R]
-            scores = queries[token].astype(float) @ rows.T.astype(float) * SCALE
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            found.append(weights / weights.sum(-1, keepdims=True) @ rows[:, :L])
-    return np.array(found)
-
-
-def attend(case: Case, data: Data, pages: np.ndarray, queries: np.ndarray, backend: str) -> np.ndarray:
-    call = jax.jit(
-        lambda q, pages, metadata: latent_attention(
-            q[..., :L], q[..., L:], pages, metadata, scale=SCALE, backend=backend
-        )
-    )
-    return np.asarray(call(jnp.asarray(queries), jnp.asarray(pages), metadata_of(data, case)))
+from palladio.pallas_kernels.latent_attention import latent_cache_update, latent_page_shape
+from tests.pallas_kernels.attention_cases import Case, make
+from tests.pallas_kernels.latent_cases import LAYOUTS, L, R, attend, oracle, rows_and_queries
 
 
 @pytest.mark.parametrize(
@@ -101,5 +60,7 @@ def test_what_does_not_fit_is_refused() -> None:
         attend(case, data, pages.astype(np.int8), queries, "xla")
     with pytest.raises(ValueError, match="do not fit pages"):
         attend(case, data, pages[..., :40], queries, "xla")
-    with pytest.raises(ValueError, match="latent_attention has no backend 'tpu'"):
+    with pytest.raises(ValueError, match="latent_attention has no backend 'gpu_mosaic'"):
+        attend(case, data, pages, queries, "gpu_mosaic")
+    with pytest.raises(NotImplementedError, match="it runs on TPUs, not on cpu"):
         attend(case, data, pages, queries, "tpu")

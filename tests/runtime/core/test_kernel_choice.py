@@ -77,17 +77,32 @@ def test_what_the_tpu_kernels_take(sizes, reason):
     assert (said is None) if reason is None else reason in said, said
 
 
-def test_latent_attention_runs_on_xla_and_says_so(monkeypatch, caplog):
-    """Products of experts go on with the kernels that the device has."""
+def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     monkeypatch.setattr(Target, "of", lambda device: V6E)
-    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model))
-    assert (kernels.attention, kernels.latent_attention, kernels.grouped_matmul) == ("xla", "xla", "auto")
-    assert "Attention backend tpu cannot run this model; using a slower one: it has latent attention" in caplog.text
-    with pytest.raises(ConfigError, match=r"--attention-backend tpu .*tpu has no kernel; xla has"):
-        choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model))
+    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, page_size=16))
+    assert (kernels.attention, kernels.latent_attention, kernels.cache_update) == ("tpu", "tpu", "tpu")
+    assert kernels.grouped_matmul == "auto"
+    assert caplog.text == ""
+    with pytest.raises(ConfigError, match=r"pages of 4 tokens: with a cache of float32 they must be a multiple of 8"):
+        choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model, page_size=4))
     with pytest.raises(ConfigError, match=r"latents are kept as .*, not as int8: use --kv-cache-dtype auto"):
         choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, kv_dtype=jnp.int8))
+
+
+def test_latent_attention_has_kernels_for_gpus(monkeypatch, caplog):
+    """For Hopper GPUs it has none of its own; latents that are too large in float32 run on XLA, which is said."""
+    model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
+    monkeypatch.setattr(Target, "of", lambda device: Target("gpu", "9.0"))
+    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model))
+    assert (kernels.latent_attention, kernels.grouped_matmul) in (("gpu_triton", "gpu_triton"), ("gpu_triton", "auto"))
+    assert Kernels("gpu_mosaic").latent_attention == "gpu_triton"
+    assert caplog.text == ""
+    model = ModelConfig.from_hf(tiny_config("deepseek_v3", kv_lora_rank=512))
+    assert choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model)).latent_attention == "xla"
+    assert "gpu_triton: latents of 512 in float32: its tiles have up to 128 (--dtype)" in caplog.text
+    with pytest.raises(ConfigError, match=r"--attention-backend gpu_triton .*latents of 512 in float32"):
+        choose_kernels("gpu_triton", jax.devices("cpu")[0], model, shape(model=model))
 
 
 def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():

@@ -1,0 +1,43 @@
+"""Faults of latent attention: its scores, its scale, and its kernels."""
+
+from tests.faults.fault import Fault
+
+_ENGINE, _KERNELS = ("tests/runtime/core/test_latents.py",), "tests/pallas_kernels/test_latent_attention_"
+
+LATENT_FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "the rotated part is left out of the scores",
+        "model/latent_attention.py",
+        "q_rotated = by.rotations.rotate(q[..., sizes.plain_size :], rope)",
+        "q_rotated = 0 * by.rotations.rotate(q[..., sizes.plain_size :], rope)",
+        _ENGINE,
+    ),
+    Fault(
+        "yarn's factor is on queries alone",
+        "model/rope_config.py",
+        "return yarn_mscale(self.factor, self.mscale_all_dim or 0.0) ** 2",
+        "return yarn_mscale(self.factor, self.mscale_all_dim or 0.0)",
+        ("tests/model/test_latent_attention.py",),
+    ),
+    Fault(
+        "a query of the TPU kernel sees the next key",
+        "pallas_kernels/latent_attention/tpu_kernel.py",
+        "jnp.minimum(position + token, end - 1)",
+        "jnp.minimum(position + token + 1, end - 1)",
+        (_KERNELS + "tpu.py",),
+    ),
+    Fault(
+        "the TPU kernel reads queries that are still on their way",
+        "pallas_kernels/latent_attention/tpu_kernel.py",
+        "        moved.wait(i)\n",
+        "",
+        (_KERNELS + "tpu.py",),
+    ),
+    Fault(
+        "the GPU kernel leaves out the rotated part",
+        "pallas_kernels/latent_attention/triton_tile.py",
+        "return (of_latent + of_rotated)",
+        "return (of_latent + 0 * of_rotated)",
+        (_KERNELS + "gpu.py",),
+    ),
+)
