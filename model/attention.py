@@ -15,6 +15,7 @@ from palladio.model.module import Context, Initializer, Module
 from palladio.model.norm import key_norm, query_norm
 from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
+from palladio.model.state_cache import StateStep
 from palladio.pallas_kernels.choice import Kernels
 
 
@@ -26,13 +27,13 @@ class LayerContext:
     Attributes:
         positions: i32[T], of each token in its sequence.
         rotations: of queries and keys.
-        step: how the layer's pages are written and read, by layers of its kind.
+        step: how what the layer keeps is written and read, by layers of its kind.
         num_tokens: i32[], real tokens of T; the others are padding.
     """
 
     positions: jax.Array
     rotations: Rotations
-    step: PagedStep | LatentStep
+    step: PagedStep | LatentStep | StateStep
     num_tokens: jax.Array
 
 
@@ -44,15 +45,16 @@ def _growth(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
 class Attention(Module):
     """Grouped-query attention over the paged cache.
 
-    The fused kernel is [D, K, G+2, H]: each kv head's G query heads, then its key, then its value. So it shards over K
-    like the cache, and one product makes all three.
+    The fused kernel is [D, K, G+2, H]: each kv head's G query heads, then its key, then its value, then, where results
+    are gated, G gates. So it shards over K like the cache, and one product makes all of them.
     """
 
     def __init__(
         self, context: Context, config: ModelConfig, spec: AttentionSpec, kernels: Kernels, mesh: Mesh
     ) -> None:
         D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
-        self.qkv = Linear(context, (D, K, N // K + 2, H), (None, "kv_heads", None, None), bias=spec.qkv_bias)
+        slots = N // K * (1 + spec.has_gate) + 2
+        self.qkv = Linear(context, (D, K, slots, H), (None, "kv_heads", None, None), bias=spec.qkv_bias)
         self.output = Linear(context, (N * H, D), ("heads", None), bias=spec.output_bias)
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
@@ -67,9 +69,10 @@ class Attention(Module):
 
     def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
         """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
-        qkv = self.qkv(x)  # [T, K, G+2, H]
-        T, K, heads, H = qkv.shape
-        q, k, v = qkv[:, :, :-2].reshape(T, K * (heads - 2), H), qkv[:, :, -2], qkv[:, :, -1]
+        qkv = self.qkv(x)  # [T, K, G+2, H], or [T, K, 2·G+2, H]
+        T, K, slots, H = qkv.shape
+        G = (slots - 2) // (1 + self.spec.has_gate)
+        q, k, v = qkv[:, :, :G].reshape(T, K * G, H), qkv[:, :, G], qkv[:, :, G + 1]
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
@@ -81,7 +84,10 @@ class Attention(Module):
         in_specs = (own, own, own, whole, own, whole, rules.spec(("query_heads",)))
         attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
         out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype), sinks)
-        return self.output(out.reshape(T, -1)), kv_pages
+        out = out.reshape(T, -1)
+        if self.spec.has_gate:
+            out *= jax.nn.sigmoid(qkv[:, :, G + 2 :].reshape(T, -1))
+        return self.output(out), kv_pages
 
     def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
         """What keys and values are divided by before they are kept in this dtype, f32[]; None: by 1."""

@@ -1,6 +1,7 @@
 """The decoder-only language model: the one residual loop that every family shares."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,12 @@ from jax.sharding import Mesh
 from palladio.model.attention import Attention, LayerContext
 from palladio.model.class_head import ClassHead
 from palladio.model.config import ModelConfig
+from palladio.model.delta_net import DeltaNet
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.kv_cache import CacheGroups, plan_steps
 from palladio.model.latent_attention import LatentAttention
-from palladio.model.layer_spec import AttentionSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
+from palladio.model.layer_spec import AttentionSpec, DeltaSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.model.mlp import GatedMLP, PlainMLP
 from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
@@ -39,15 +41,15 @@ class DecoderLayer(Module):
         self.is_parallel = spec.norm_placement == "parallel"
         self.residual_scale = spec.residual_scale
 
-    def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], kv_pages [P, …], see the attention's own → both after this layer."""
+    def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
+        """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
         normed = x if self.attention_norm is None else self.attention_norm(x)
-        attended, kv_pages = self.attention(normed, by, kv_pages)
+        attended, kept = self.attention(normed, by, kept)
         x = self._add(x, attended, self.attention_output_norm)
         if not self.is_parallel:
             normed = x if self.mlp_norm is None else self.mlp_norm(x)
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
-        return self._add(x, out, self.mlp_output_norm), kv_pages
+        return self._add(x, out, self.mlp_output_norm), kept
 
     def _add(self, x: jax.Array, out: jax.Array, norm: Norm | None) -> jax.Array:
         """The residual sum."""
@@ -57,8 +59,10 @@ class DecoderLayer(Module):
 
 
 def _attention(
-    context: Context, config: ModelConfig, spec: AttentionSpec | LatentSpec, kernels: Kernels, mesh: Mesh
-) -> Attention | LatentAttention:
+    context: Context, config: ModelConfig, spec: AttentionSpec | LatentSpec | DeltaSpec, kernels: Kernels, mesh: Mesh
+) -> Attention | LatentAttention | DeltaNet:
+    if isinstance(spec, DeltaSpec):
+        return DeltaNet(context, config, spec, mesh)
     if isinstance(spec, LatentSpec):
         return LatentAttention(context, config, spec, kernels, mesh)
     return Attention(context, config, spec, kernels, mesh)
@@ -74,15 +78,15 @@ def _mlp(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _call_layer(
-    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kv_pages: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kept: Any
+) -> tuple[jax.Array, Any]:
     """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
     layer: DecoderLayer = nnx.merge(structure, state)
-    return layer(x, by, kv_pages)
+    return layer(x, by, kept)
 
 
 class CausalLM(Module):
-    """A decoder-only language model over a paged KV cache."""
+    """A decoder-only language model over a pool of what its layers keep: pages of a KV cache, and states."""
 
     def __init__(self, config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> None:
         """
@@ -101,15 +105,15 @@ class CausalLM(Module):
         classifier = config.classifier
         self.score = None if classifier is None else ClassHead(context, classifier, config.hidden_size)
 
-    def __call__(self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def __call__(self, batch: ForwardBatch, kv_cache: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
         """One forward step.
 
         Args:
             batch: the step's tokens.
-            kv_cache: the pool's arrays, see CacheLayout; donate them to have them written in place.
+            kv_cache: the pool, see CacheLayout; donate them to have them written in place.
 
         Returns:
-            [T, D] after the final norm, and the cache with the step's keys and values.
+            [T, D] after the final norm, and the cache with what the step adds to it.
         """
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
@@ -118,10 +122,10 @@ class CausalLM(Module):
         by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
         rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
-        by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
+        by_step = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
-        for layer, (table, array) in zip(self.layers, self.places, strict=True):
-            x, written[array] = _call_layer(*nnx.split(layer), x, by_table[table], written[array])
+        for layer, (step, number) in zip(self.layers, self.places, strict=True):
+            x, written[number] = _call_layer(*nnx.split(layer), x, by_step[step], written[number])
         return self.norm(x), tuple(written)
 
     @property

@@ -31,6 +31,8 @@ class ForwardBatch:
         num_requests: i32[], real rows of B.
         num_decodes: i32[], the first so many requests own one token each; more may, and they need not be counted.
         kind: static; "decode" promises T == B and one token per row (row b is token b), so cheaper code may run.
+        slots: i32[B], whose states request b goes on from, in layers that keep one for each slot; 0 (the scratch slot)
+            of rows whose tokens are for nobody: they change no state. None: no layer does.
         embeds: [R, D], rows that may stand in the place of tokens' embeddings, which are in `embed_rows`; None: no
             token has one.
         embed_rows: i32[T], the row of each token; -1: it has the one of its id.
@@ -49,6 +51,7 @@ class ForwardBatch:
     num_requests: jax.Array
     num_decodes: jax.Array
     kind: Literal["decode", "prefill"] = dataclasses.field(metadata={"static": True})
+    slots: jax.Array | None = None
     embeds: jax.Array | None = None
     embed_rows: jax.Array | None = None
     rotary_positions: jax.Array | None = None

@@ -15,7 +15,7 @@ MAX_HEADS = 4096
 MAX_HEAD_SIZE = 4096
 MAX_HIDDEN_SIZE = 1 << 17
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "gelu": "gelu",
@@ -173,6 +173,21 @@ class HfConfig(Keys):
             types = tuple(FULL if is_full(layer) else SLIDING for layer in range(self.num_layers))
         if SLIDING in types:
             self.count("sliding_window")
+        return types
+
+    def hybrid_types(self) -> tuple[str, ...]:
+        """Of each layer: layer_types, or, without it, full attention in every full_attention_interval-th layer and a
+        state in the others.
+
+        Raises:
+            ConfigError: no layer has attention.
+        """
+        types = self.layer_types((FULL, LINEAR))
+        if types is None:
+            period = self.optional_count("full_attention_interval", default=4) or 4
+            types = tuple(LINEAR if (layer + 1) % period else FULL for layer in range(self.num_layers))
+        if FULL not in types:
+            raise ConfigError(f"layer_types: models without any {FULL} are not supported")
         return types
 
     def window(self, kind: str) -> int | None:

@@ -1,14 +1,18 @@
-"""What layers keep of the tokens before: pages of keys and values on the device, and which layers share block tables.
+"""What layers keep of the tokens before: pages of keys and values on the device, and which layers share block tables;
+or states, one for each slot.
 
 All layers' pages are of equal bytes and lie in one pool of page numbers. A number stands for one page in each of the
 pool's arrays, and at any time it belongs to one block table, so the layers that go by one table use one array each.
 Where some layers have a window and others have not, these are groups with tables of their own, and the memory is
 divided between them by what requests need, page by page.
+
+The pool is a tuple with an entry for each array of pages, and behind them one for each layer that keeps states: what a
+step, a reset, another host and the memory plan take is all of it, whatever kinds there are.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -22,6 +26,7 @@ from palladio.model.latent_cache import LatentCacheSpec, LatentStep
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.page_spec import PageSpec
 from palladio.model.sharding import num_ranks, num_shards
+from palladio.model.state_cache import StateSpec, StateStep
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -45,10 +50,11 @@ CacheScales = tuple[jax.Array, jax.Array] | None
 
 
 class Place(NamedTuple):
-    """Where a layer's pages are: by which block table it finds them, and in which array of the pool."""
+    """Where what a layer keeps is: by which of a step's plans it finds it, and in which entry of the pool. Plans are
+    those of the block tables, and behind them, if there are states, that of the slots."""
 
-    table: int
-    array: int
+    step: int
+    entry: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,22 +75,28 @@ class CacheGroups:
     """All layers of a model, in groups.
 
     Attributes:
-        groups: the one without a window first, if there is one; it has one table.
+        groups: of those with pages; the one without a window first, if there is one; it has one table.
+        states: layers that keep a state for each slot, and no pages.
     """
 
     groups: tuple[CacheGroup, ...]
+    states: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: ModelConfig) -> Self:
         """Args: config: as it serves a context, see `ModelConfig.for_context`."""
         layers: dict[int | None, list[int]] = {}
+        states = tuple(number for number, layer in enumerate(config.layers) if layer.keeps_state)
         for number, layer in enumerate(config.layers):
-            layers.setdefault(layer.attention.window, []).append(number)
+            if not layer.keeps_state:
+                layers.setdefault(layer.attention.window, []).append(number)
         size = len(layers[None]) if None in layers else min(map(len, layers.values()))
         num_places = sum(size * -(-len(numbers) // size) for numbers in layers.values())
-        if num_places > (1 + MOST_PADDING) * config.num_layers:
-            return cls((CacheGroup(None, (tuple(range(config.num_layers)),)),))
-        return cls(tuple(_group(window, layers[window], size) for window in sorted(layers, key=lambda w: w or 0)))
+        paged = tuple(sorted(number for numbers in layers.values() for number in numbers))
+        if num_places > (1 + MOST_PADDING) * len(paged):
+            return cls((CacheGroup(None, (paged,)),), states)
+        groups = (_group(window, layers[window], size) for window in sorted(layers, key=lambda w: w or 0))
+        return cls(tuple(groups), states)
 
     @property
     def tables(self) -> list[tuple[int, ...]]:
@@ -97,13 +109,14 @@ class CacheGroups:
 
     @property
     def num_arrays(self) -> int:
-        """Of the pool."""
+        """Of pages, in the pool."""
         return max(map(len, self.tables))
 
     @property
     def places(self) -> list[Place]:
         """Of each layer."""
         places = {layer: Place(t, a) for t, layers in enumerate(self.tables) for a, layer in enumerate(layers)}
+        places |= {layer: Place(self.num_tables, self.num_arrays + n) for n, layer in enumerate(self.states)}
         return [places[layer] for layer in range(len(places))]
 
 
@@ -136,48 +149,82 @@ class CacheSpec(PageSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """The pool of a model's pages, all but their number.
+    """The pool of what a model's layers keep, all but the number of pages.
 
     Attributes:
-        spec: a layer's pages; all layers have the same. groups: which layers share tables.
+        spec: a layer's pages; all layers with pages have the same. groups: which layers share tables.
+        state: a layer's states; None: no layer keeps any.
     """
 
     spec: CacheSpec | LatentCacheSpec
     groups: CacheGroups
+    state: StateSpec | None = None
 
     @classmethod
-    def of(cls, config: ModelConfig, *, page_size: int, dtype: DTypeLike) -> Self:
-        """The cache that a model needs."""
+    def of(
+        cls,
+        config: ModelConfig,
+        *,
+        page_size: int,
+        dtype: DTypeLike,
+        num_slots: int = 1,
+        state_dtype: DTypeLike = jnp.float32,
+    ) -> Self:
+        """The cache that a model needs.
+
+        Args:
+            dtype: of pages. num_slots: of states, of each data-parallel rank, the scratch slot included.
+            state_dtype: of tokens in states: that of activations.
+        """
         pages: dict[str, Any] = {"page_size": page_size, "dtype": jnp.dtype(dtype)}
         spec: CacheSpec | LatentCacheSpec
         if config.latent is not None:
             spec = LatentCacheSpec(sizes=config.latent, **pages)
         else:
             spec = CacheSpec(num_kv_heads=config.num_kv_heads, head_size=config.head_size, **pages)
-        return cls(spec=spec, groups=CacheGroups.of(config))
+        state = None
+        if config.delta is not None:
+            state = StateSpec(sizes=config.delta, dtype=jnp.dtype(state_dtype), num_slots=num_slots)
+        return cls(spec=spec, groups=CacheGroups.of(config), state=state)
 
     @property
     def bytes_per_page(self) -> int:
         """Of one number in all arrays of the pool, on all devices together."""
         return self.groups.num_arrays * self.spec.bytes_per_page
 
-    def num_pages(self, arrays: tuple[jax.Array, ...], mesh: Mesh) -> int:
+    def num_pages(self, pool: tuple[Any, ...], mesh: Mesh) -> int:
         """Of each data-parallel rank, the scratch page included."""
-        return arrays[0].shape[0] // num_ranks(mesh)
+        num_pages: int = pool[0].shape[0] // num_ranks(mesh)
+        return num_pages
 
-    def allocate(self, num_pages: int, mesh: Mesh) -> tuple[jax.Array, ...]:
-        """The pool's arrays, of zeros.
+    def pages(self, pool: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The entries of pages: what grows with their number."""
+        return pool[: self.groups.num_arrays]
+
+    def states(self, pool: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The entries of states: what grows with the number of slots."""
+        return pool[self.groups.num_arrays :]
+
+    def allocate(self, num_pages: int, mesh: Mesh) -> tuple[Any, ...]:
+        """The pool, of zeros.
 
         Args:
             num_pages: P, of each data-parallel rank. Its page 0 is the scratch page: count it in.
         """
-        array = self.spec.array(num_pages, mesh)
-        zeros = jax.jit(lambda: jnp.zeros(array.shape, array.dtype), out_shardings=array.sharding)
-        return tuple(zeros() for _ in range(self.groups.num_arrays))
+        leaves, tree = jax.tree.flatten(self.abstract(num_pages, mesh))
+        makers = {one: _zeros(one) for one in dict.fromkeys(leaves)}
+        pool: tuple[Any, ...] = jax.tree.unflatten(tree, [makers[one]() for one in leaves])
+        return pool
 
-    def abstract(self, num_pages: int, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
+    def abstract(self, num_pages: int, mesh: Mesh) -> tuple[Any, ...]:
         """What `allocate` makes, without the memory."""
-        return (self.spec.array(num_pages, mesh),) * self.groups.num_arrays
+        pages = (self.spec.array(num_pages, mesh),) * self.groups.num_arrays
+        return pages if self.state is None else (*pages, *(self.state.arrays(mesh),) * len(self.groups.states))
+
+
+def _zeros(array: jax.ShapeDtypeStruct) -> Callable[[], jax.Array]:
+    make: Callable[[], jax.Array] = jax.jit(lambda: jnp.zeros(array.shape, array.dtype), out_shardings=array.sharding)
+    return make
 
 
 def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
@@ -292,11 +339,17 @@ def plan_steps(
     batch: ForwardBatch,
     config: ModelConfig,
     dtype: DTypeLike,
-    kv_cache: tuple[jax.Array, ...],
+    kv_cache: tuple[Any, ...],
     kernels: Kernels,
     num_shards: int = 1,
-) -> list[PagedStep] | list[LatentStep]:
-    """How a step writes and reads the pages of each block table; for the arguments see PagedStep.of_tables."""
+) -> list[PagedStep | LatentStep | StateStep]:
+    """How a step writes and reads the pages of each block table, and then the states; see Place. For the arguments see
+    PagedStep.of_tables."""
+    steps: list[PagedStep | LatentStep | StateStep] = []
     if config.latent is not None:
-        return [LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels)]
-    return PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards)
+        steps.append(LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels))
+    else:
+        steps.extend(PagedStep.of_tables(batch, config, dtype, kv_cache, kernels, num_shards))
+    if config.delta is not None:
+        steps.append(StateStep.of(batch))
+    return steps

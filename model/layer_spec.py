@@ -7,6 +7,7 @@ traced and lowered once.
 import dataclasses
 from typing import Any, Literal
 
+from palladio.model.delta_config import DeltaConfig
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.latent_config import LatentConfig
 from palladio.model.rope_config import RopeConfig
@@ -80,6 +81,7 @@ class AttentionSpec:
         qkv_bias: of the three projections.
         output_bias: of the projection back.
         has_cache_scales: a float8 cache divides keys by one number, and values by another, as the checkpoint says.
+        has_gate: the projection of queries makes as many numbers more, whose sigmoids the results are multiplied with.
     """
 
     rope: RopeConfig | None
@@ -92,6 +94,7 @@ class AttentionSpec:
     qkv_bias: bool = False
     output_bias: bool = False
     has_cache_scales: bool = False
+    has_gate: bool = False
 
     def for_context(self, length: int) -> "AttentionSpec":
         """As it serves sequences of up to so many tokens: a window that none of them fills is none."""
@@ -123,6 +126,31 @@ class LatentSpec:
     def for_context(self, length: int) -> "LatentSpec":
         """As it serves sequences of up to so many tokens."""
         return dataclasses.replace(self, rope=self.rope.for_context(length))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaSpec:
+    """A gated delta rule in place of attention: it keeps a state of fixed size; ModelConfig.delta has its sizes.
+
+    Attributes:
+        norm: of each head's results, before they are gated.
+    """
+
+    norm: NormSpec
+
+    @property
+    def rope(self) -> None:
+        """Nothing is rotated."""
+        return None
+
+    @property
+    def window(self) -> None:
+        """Nothing is left out of the state."""
+        return None
+
+    def for_context(self, length: int) -> "DeltaSpec":
+        """As it serves sequences of up to so many tokens."""
+        return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,11 +245,16 @@ class LayerSpec:
         residual_scale: factor on what attention and MLP add to the hidden states.
     """
 
-    attention: AttentionSpec | LatentSpec
+    attention: AttentionSpec | LatentSpec | DeltaSpec
     mlp: DenseSpec | SparseSpec
     norm: NormSpec
     norm_placement: NormPlacement = "pre"
     residual_scale: float = 1.0
+
+    @property
+    def keeps_state(self) -> bool:
+        """What it keeps of tokens is a state of fixed size, not pages."""
+        return isinstance(self.attention, DeltaSpec)
 
     def with_attention(self, **fields: Any) -> "LayerSpec":
         """The same with other values in fields of its attention."""
@@ -237,6 +270,7 @@ class DecoderSpec:
         norm: the last one, before the head.
         experts: sizes of the layers with a mixture of experts; None: no layer has one.
         latent: sizes of latent attention, which all layers have, or none (None).
+        delta: sizes of layers with a gated delta rule; None: no layer has one.
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
@@ -247,10 +281,16 @@ class DecoderSpec:
     norm: NormSpec
     experts: ExpertsConfig | None = None
     latent: LatentConfig | None = None
+    delta: DeltaConfig | None = None
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None
     overflows_float16: bool = False
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state of fixed size: it cannot be taken back to an earlier token."""
+        return any(layer.keeps_state for layer in self.layers)
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:

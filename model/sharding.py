@@ -92,6 +92,9 @@ class ShardingRules:
         query_heads: query heads (N).
         latent_heads: heads of latent attention (N).
         latent_values: the same times their values' size, where the output projection takes them in.
+        state_heads: key heads of layers with states, each with its value heads (K).
+        state_group: value heads of a key head (R).
+        state_values: value heads times their size, where the output projection takes them in (K·R·dv).
         keys: kv heads times head size, of what keys alone have (K·H).
         ffw: inner size of the MLP (F).
         experts: of a mixture (E).
@@ -106,6 +109,9 @@ class ShardingRules:
     query_heads: MeshAxes = GROUP_AXES
     latent_heads: MeshAxes = GROUP_AXES
     latent_values: MeshAxes = GROUP_AXES
+    state_heads: MeshAxes = GROUP_AXES
+    state_group: MeshAxes = None
+    state_values: MeshAxes = GROUP_AXES
     keys: MeshAxes = GROUP_AXES
     ffw: MeshAxes = GROUP_AXES
     experts: MeshAxes = EXPERT_AXIS

@@ -55,6 +55,20 @@ Transform = Literal[
     "latent_keys",
     "latent_values",
     "latent_output",
+    "gated_query",
+    "query_gate",
+    "delta_fused_keys",
+    "delta_fused_values",
+    "delta_fused_rates",
+    "delta_keys",
+    "delta_values",
+    "delta_gates",
+    "delta_shares",
+    "delta_decays",
+    "delta_key_filter",
+    "delta_value_filter",
+    "delta_heads",
+    "delta_output",
 ]
 """How a file's tensor becomes (a part of) a parameter; model/loading/weight_transforms.py says what each does."""
 
@@ -157,6 +171,57 @@ LATENT_ATTENTION: tuple[WeightRule, ...] = layer_rules(
     ("o_proj.bias", "output.bias", "vector"),
 )
 """Of latent attention."""
+
+GATED_ATTENTION: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "self_attn.",
+        "attention.",
+        ("q_proj.weight", "qkv.kernel", "gated_query"),
+        ("q_proj.weight", "qkv.kernel", "query_gate"),
+        ("k_proj.weight", "qkv.kernel", "key"),
+        ("v_proj.weight", "qkv.kernel", "value"),
+        ("o_proj.weight", "output.kernel", "output"),
+    ),
+)
+"""Each query head's queries, and behind them what gates its results."""
+
+DELTA_NET: tuple[WeightRule, ...] = layer_rules(
+    "linear_attn.",
+    "attention.",
+    ("conv1d.weight", "key_filter", "delta_key_filter"),
+    ("conv1d.weight", "value_filter", "delta_value_filter"),
+    ("A_log", "log_decay", "delta_heads"),
+    ("dt_bias", "decay_bias", "delta_heads"),
+    ("norm.weight", "norm.scale", "vector"),
+    ("out_proj.weight", "back.kernel", "delta_output"),
+)
+"""Of a gated delta rule, all but the projections into it."""
+
+FUSED_DELTA_NET: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "linear_attn.",
+        "attention.",
+        ("in_proj_qkvz.weight", "keys.kernel", "delta_fused_keys"),
+        ("in_proj_qkvz.weight", "values.kernel", "delta_fused_values"),
+        ("in_proj_ba.weight", "rates", "delta_fused_rates"),
+    ),
+    *DELTA_NET,
+)
+"""The projections as two tensors, key head after key head."""
+
+SPLIT_DELTA_NET: tuple[WeightRule, ...] = (
+    *layer_rules(
+        "linear_attn.",
+        "attention.",
+        ("in_proj_qkv.weight", "keys.kernel", "delta_keys"),
+        ("in_proj_qkv.weight", "values.kernel", "delta_values"),
+        ("in_proj_z.weight", "values.kernel", "delta_gates"),
+        ("in_proj_b.weight", "rates", "delta_shares"),
+        ("in_proj_a.weight", "rates", "delta_decays"),
+    ),
+    *DELTA_NET,
+)
+"""The projections as four tensors, each of all heads."""
 
 FUSED_QKV: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",

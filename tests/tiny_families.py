@@ -7,7 +7,7 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
-from tests import tiny_gpt_oss, tiny_latent, tiny_relatives
+from tests import tiny_gpt_oss, tiny_hybrids, tiny_latent, tiny_relatives
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -18,6 +18,7 @@ _LONGROPE = {
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    **tiny_hybrids.CONFIGS,
     **tiny_relatives.CONFIGS,
     **tiny_latent.CONFIGS,
     **tiny_gpt_oss.CONFIGS,
@@ -174,6 +175,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
 _MLP_BIAS = {"gate_up.bias", "down.bias"}
 _LLAMA_ONLY = {*_MLP_BIAS, "qkv.bias", "output.bias", "query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
+    **tiny_hybrids.UNUSED_RULES,
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
     "Phi3ForCausalLM": {"output.bias", "down.bias"},

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests import tiny_families, tiny_relatives
+from tests import tiny_families, tiny_hybrids, tiny_relatives
 
 VOCAB_SIZE = 384
 
@@ -128,6 +128,8 @@ def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
     seed = tiny_families.SEEDS.get(config["model_type"], "")
     weights = {name: _random(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
+    if config["model_type"] in tiny_hybrids.HYBRIDS:
+        tiny_hybrids.calm(weights)
     if config["model_type"] in tiny_families.TABLE_FACTORS:
         weights["model.embed_tokens.weight"] *= np.float32(tiny_families.TABLE_FACTORS[config["model_type"]])
     return weights
@@ -137,6 +139,8 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor's name and shape."""
     if config["model_type"] == "internlm2":
         return tiny_relatives.internlm2_shapes(config)
+    if config["model_type"] in tiny_hybrids.HYBRIDS:
+        return tiny_hybrids.weight_shapes(config)
     if any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
         return tiny_families.weight_shapes(config)
     D, V = config["hidden_size"], config["vocab_size"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.weight_transforms import Box
+from palladio.model.loading.tensor_part import Box
 
 _Span = tuple[int, int]  # first, and last but one
 
@@ -53,12 +53,33 @@ def _real_blocks(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout
                 cuts = [
                     ((number * H, (number + 1) * H),) for number, place in enumerate(layout.places) if place is not None
                 ]
-            case "kv_heads":  # and the slots behind it: queries, and then key and value
+            case "kv_heads":  # and the slots behind it: queries, key and value, and then gates if there are any
+                has_gates = shape[dimension + 1] > G + 2
                 cuts = [
                     ((number, number + 1), slots)
                     for number, place in enumerate(layout.places)
                     if place is not None
-                    for slots in ((0, place.num_queries), (G, G + 2))
+                    for slots in ((0, place.num_queries), (G, G + 2), (G + 2, G + 2 + place.num_queries))[
+                        : 2 + has_gates
+                    ]
+                ]
+            case "state_heads":  # and the group behind it, if there is one
+                has_group = axes[dimension + 1 : dimension + 2] == ("state_group",)
+                cuts = [
+                    ((number, number + 1), (0, place.num_queries))[: 1 + has_group]
+                    for number, place in enumerate(layout.state_places)
+                    if place is not None
+                ]
+            case "state_group":
+                continue
+            case "state_values":
+                assert layout.stored.delta is not None
+                assert layout.config.delta is not None
+                size, group = layout.stored.delta.value_size, layout.config.delta.group
+                cuts = [
+                    ((number * group * size, (number * group + place.num_queries) * size),)
+                    for number, place in enumerate(layout.state_places)
+                    if place is not None
                 ]
             case _:
                 cuts = [((0, layout.sizes(axis)[0]),)]

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from palladio.model.config import ModelConfig
+from palladio.model.delta_config import DeltaConfig
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weights.scaled import ScaleForm
 
@@ -30,7 +32,14 @@ def stored_shape(
             case "keys":
                 sizes[dimension] = stored.num_kv_heads * stored.head_size
             case "kv_heads":
-                sizes[dimension : dimension + 2] = stored.num_kv_heads, stored.num_heads // stored.num_kv_heads + 2
+                heads, has_gates = stored.num_heads // stored.num_kv_heads, sizes[dimension + 1] > layout.group + 2
+                sizes[dimension : dimension + 2] = stored.num_kv_heads, heads * (1 + has_gates) + 2
+            case "state_heads":
+                sizes[dimension] = _states(stored).num_key_heads
+            case "state_group":
+                sizes[dimension] = _states(stored).group
+            case "state_values":
+                sizes[dimension] = _states(stored).num_value_heads * _states(stored).value_size // group
             case _:
                 sizes[dimension] = -(-layout.sizes(axis)[0] // group)
     return tuple(sizes)
@@ -60,6 +69,18 @@ def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout, form: S
                 values = _place_keys(values, dimension, layout)
             case "kv_heads":
                 values = _place_fused_heads(values, dimension, layout)
+            case "state_heads":
+                has_group = axes[dimension + 1 : dimension + 2] == ("state_group",)
+                values = _place_states(values, dimension, layout, has_group=has_group)
+            case "state_group":
+                pass  # with the heads
+            case "state_values":
+                stored = _states(layout.stored)
+                values = values.reshape(
+                    *values.shape[:dimension], stored.num_key_heads, stored.group, -1, *values.shape[dimension + 1 :]
+                )
+                values = _place_states(values, dimension, layout, has_group=True)
+                values = values.reshape(*values.shape[:dimension], -1, *values.shape[dimension + 3 :])
             case _:
                 values = _padded(values, dimension, -(-layout.sizes(axis)[1] // group))
     return values
@@ -76,9 +97,10 @@ def _regrouped(values: jax.Array, axis: str | None, layout: TensorLayout, form: 
 
 
 def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
-    """[…, K, G+2, H], kv heads along `dimension`, as the layout places them."""
-    slots = dimension + 1
-    stored_group, parts = values.shape[slots] - 2, []
+    """[…, K, G+2, H] or […, K, 2·G+2, H], kv heads along `dimension`, as the layout places them."""
+    slots, stored = dimension + 1, layout.stored
+    stored_group, parts = stored.num_heads // stored.num_kv_heads, []
+    has_gates = values.shape[slots] > stored_group + 2
     for place in layout.places:
         number = place.kv_head if place is not None else 0
         head = jax.lax.slice_in_dim(values, number, number + 1, axis=dimension)
@@ -88,7 +110,12 @@ def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) 
         key_and_value = jax.lax.slice_in_dim(head, stored_group, stored_group + 2, axis=slots)
         if place is None:
             key_and_value = jnp.zeros_like(key_and_value)
-        parts.append(jnp.concatenate([_padded(queries, slots, layout.group), key_and_value], axis=slots))
+        columns = [_padded(queries, slots, layout.group), key_and_value]
+        if has_gates:
+            begin = stored_group + 2 + first
+            gates = jax.lax.slice_in_dim(head, begin, begin + count, axis=slots)
+            columns.append(_padded(gates, slots, layout.group))
+        parts.append(jnp.concatenate(columns, axis=slots))
     return jnp.concatenate(parts, axis=dimension)
 
 
@@ -99,6 +126,28 @@ def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout, H: int
         first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
         heads = jax.lax.slice_in_dim(values, first * H, (first + count) * H, axis=dimension)
         parts.append(_padded(heads, dimension, layout.group * H))
+    return jnp.concatenate(parts, axis=dimension)
+
+
+def _states(model: ModelConfig) -> DeltaConfig:
+    assert model.delta is not None
+    return model.delta
+
+
+def _place_states(values: jax.Array, dimension: int, layout: TensorLayout, *, has_group: bool) -> jax.Array:
+    """[…, K, …], key heads along `dimension`, as the layout places them. Args: has_group: value heads follow them."""
+    group, parts = _states(layout.stored).group, []
+    for place in layout.state_places:
+        number = 0 if place is None else place.kv_head
+        head = jax.lax.slice_in_dim(values, number, number + 1, axis=dimension)
+        if place is None:
+            head = jnp.zeros_like(head)
+        if has_group:
+            first = 0 if place is None else place.first_query - number * group
+            count = 0 if place is None else place.num_queries
+            head = jax.lax.slice_in_dim(head, first, first + count, axis=dimension + 1)
+            head = _padded(head, dimension + 1, _states(layout.config).group)
+        parts.append(head)
     return jnp.concatenate(parts, axis=dimension)
 
 

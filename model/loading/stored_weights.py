@@ -29,7 +29,8 @@ from palladio.model.loading.parameters import Parameters, Slot, known_dtype, kno
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 from palladio.model.loading.stored_matrices import check_kind, find_matrix, host_bytes, read_matrix, stored_tensors
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.weight_transforms import Part, part_of
+from palladio.model.loading.tensor_part import Part
+from palladio.model.loading.weight_transforms import part_of
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule

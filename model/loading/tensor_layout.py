@@ -6,6 +6,7 @@ from typing import Self
 from jax.sharding import Mesh
 
 from palladio.model.config import HeadCounts, ModelConfig
+from palladio.model.delta_config import DeltaConfig
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.layer_spec import DenseSpec
 from palladio.model.sharding import num_expert_parts, num_shards
@@ -43,6 +44,7 @@ class TensorLayout:
         num_expert_parts: parts of these devices that have experts of their own, and share each with num_shards over
             num_expert_parts devices.
         places: of each of the config's kv heads; None: padding.
+        state_places: of each of the config's key heads in layers with states, with value heads in place of queries.
     """
 
     stored: ModelConfig
@@ -50,14 +52,18 @@ class TensorLayout:
     num_shards: int
     num_expert_parts: int
     places: tuple[HeadPlace | None, ...]
+    state_places: tuple[HeadPlace | None, ...] = ()
 
     @classmethod
     def of(cls, model: ModelConfig, num_shards: int, num_expert_parts: int = 1) -> Self:
         """The layout of a model over so many devices; over one it is as the checkpoint has it."""
         places = _places(model.num_heads, model.num_kv_heads, num_shards)
         group = max(place.num_queries for place in places if place is not None)
+        delta = model.delta
+        state_places = () if delta is None else _places(delta.num_value_heads, delta.num_key_heads, num_shards)
         config = dataclasses.replace(
             model,
+            delta=delta and _lay_out_states(delta, state_places),
             num_kv_heads=len(places),
             num_heads=len(places) * group,
             head_counts=_head_counts(model, places, group),
@@ -65,7 +71,7 @@ class TensorLayout:
             experts=model.experts and _lay_out_experts(model, model.experts, num_shards, num_expert_parts),
             vocab_size=round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
         )
-        return cls(model, config, num_shards, num_expert_parts, places)
+        return cls(model, config, num_shards, num_expert_parts, places, state_places)
 
     @classmethod
     def over(cls, model: ModelConfig, mesh: Mesh) -> Self:
@@ -86,9 +92,10 @@ class TensorLayout:
         assert kind.group is not None
         if axis is None:
             return kind.group, kind.group
-        if axis in ("heads", "latent_values"):
-            latent = self.stored.latent
-            group = kind.head_group(self.stored.head_size if latent is None else latent.value_size)
+        if axis in ("heads", "latent_values", "state_values"):
+            latent, delta = self.stored.latent, self.stored.delta
+            size = self.stored.head_size if latent is None else latent.value_size
+            group = kind.head_group(delta.value_size if delta is not None and axis == "state_values" else size)
             return group, group
         num_parts = self.num_shards // self.num_expert_parts if axis == "expert_ffw" else self.num_shards
         return kind.group_on(_size_along(axis, self.config), num_parts), kind.group
@@ -127,8 +134,16 @@ class TensorLayout:
                 ("each expert: {} columns padded to {}", own.intermediate_size, laid_out.intermediate_size),
                 ("shared expert: {} columns padded to {}", *shared),
             ]
+        if stored.delta is not None and config.delta is not None:
+            heads = stored.delta.num_key_heads, config.delta.num_key_heads
+            padded.append(("key heads of layers with states: {} stored as {}", *heads))
         padded.append(("vocabulary: {} rows padded to {}", stored.vocab_size, config.vocab_size))
         return lines + [text.format(size, laid) for text, size, laid in padded if laid > size]
+
+
+def _lay_out_states(delta: DeltaConfig, places: tuple[HeadPlace | None, ...]) -> DeltaConfig:
+    group = max(place.num_queries for place in places if place is not None)
+    return dataclasses.replace(delta, num_key_heads=len(places), num_value_heads=len(places) * group)
 
 
 def _has_mlp(model: ModelConfig) -> bool:

@@ -26,7 +26,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.sizing import CompileMode, Dtypes, EngineLimits, PlatformDefaults, compile_mode
+from palladio.runtime.core.sizing import CompileMode, Dtypes, EngineLimits, PlatformDefaults, check_states, compile_mode
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.media_rows import pool_rows
@@ -99,6 +99,7 @@ class EnginePlan:
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, Target.of(device), model)
         check_experts(config.parallel, model)
+        check_states(config, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
@@ -258,9 +259,12 @@ def device_shape(
     page_size = config.cache.page_size or fitting_page_size(
         model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes
     )
-    cache = CacheLayout.of(model, page_size=page_size, dtype=dtypes.kv_cache)
+    num_slots = limits.max_running + 1
+    cache = CacheLayout.of(
+        model, page_size=page_size, dtype=dtypes.kv_cache, num_slots=num_slots, state_dtype=dtypes.activations
+    )
     return DeviceShape(
-        num_slots=limits.max_running + 1,
+        num_slots=num_slots,
         num_columns=-(-limits.context_length // cache.spec.page_size),
         vocab_size=model.vocab_size,
         num_valid_tokens=num_valid_tokens,
@@ -304,7 +308,8 @@ def memory_needs(
         platform=platform,
         weights=bytes_per_device(weights),
         state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
-        bytes_per_page=bytes_per_device((state.kv_cache, state.page_tokens)),
+        layer_states=bytes_per_device(shape.cache.states(state.kv_cache)),
+        bytes_per_page=bytes_per_device((shape.cache.pages(state.kv_cache), state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,
         useful_tokens=useful_tokens,

@@ -48,7 +48,7 @@ class MemoryNeeds:
     Attributes:
         platform: of the device, as jax names it.
         num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
-        weights, state: bytes.
+        weights, state: bytes. layer_states: bytes of states that layers keep for each slot.
         bytes_per_page: of KV cache, of one page number. page_size: tokens per page.
         num_tables: page numbers that these tokens take, if every block table keeps them.
         wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
@@ -66,6 +66,7 @@ class MemoryNeeds:
     fraction: float | None
     num_ranks: int = 1
     num_tables: int = 1
+    layer_states: int = 0
 
     @property
     def least_cache(self) -> int:
@@ -125,9 +126,11 @@ class MemoryPlan:
             pool += " (more of long requests: layers with a window keep the newest)"
         if self.num_ranks > 1:
             pool += f", for each of {self.num_ranks} data-parallel ranks"
+        states = "  of layers that keep one for each request; fewer with --max-running-requests"
         rows = (
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
+            *([("states", report.layer_states, states)] if report.layer_states else []),
             ("state", report.state, "  sampler state and block tables"),
             ("workspace", report.workspace, _WORKSPACE if report.workspace else "  not measured yet"),
             ("unused", max(0, report.usable - report.planned), ""),
@@ -170,7 +173,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     Raises:
         ConfigError: it does not fit; the message says which flag, and the value that would fit.
     """
-    fixed = needs.state + workspace
+    fixed = needs.state + needs.layer_states + workspace
     if needs.fraction is None and needs.wanted_tokens is None:
         share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
         usable = min(int(memory.total * share), memory.available)
@@ -202,6 +205,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         kv_cache=(pages + 1) * needs.bytes_per_page,
         state=needs.state,
         workspace=workspace,
+        layer_states=needs.layer_states,
     )
     return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks, needs.num_tables)
 
@@ -221,8 +225,13 @@ def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, f
 
 
 def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
+    states = needs.layer_states
+    taken = f"and the programs {_size(fixed)}"
+    if states:
+        taken = f"states of layers {_size(states)} (fewer with --max-running-requests) and the programs "
+        taken += _size(fixed - states)
     message = (
-        f"no memory is left for the KV cache: the weights take {_size(needs.weights)} and the programs {_size(fixed)} "
+        f"no memory is left for the KV cache: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
         f"of {_size(memory.total)}"
     )
     needed = needs.weights + fixed + needs.least_cache

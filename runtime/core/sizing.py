@@ -242,3 +242,21 @@ class EngineLimits:
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])
+
+
+def check_states(config: EngineConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: a flag asks for what layers with states cannot do.
+    """
+    if not model.has_states:
+        return
+    what = f"layers of {model.architecture} keep states"
+    if config.speculative.num_drafts:
+        raise ConfigError(
+            f"--speculative-algorithm: {what}, which cannot go back to before a draft that is wrong; leave it out"
+        )
+    if config.execution.deterministic:
+        raise ConfigError(
+            f"--deterministic: {what}, whose last bits depend on where a prompt is divided into chunks; leave it out"
+        )

@@ -125,6 +125,12 @@ def build_executor(
         logger.warning(conflict)
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
+    if design.shape.page_groups.has_states and not config.cache.disable_radix_cache:
+        logger.info(
+            "The prefix cache is off: layers of %s keep states, not keys and values, and no state of an earlier token "
+            "is kept",
+            design.model.architecture,
+        )
     if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
         target = design.kernels.target
         logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
@@ -223,7 +229,7 @@ def build_scheduler(
         cache = CacheManager(
             num_pages,
             groups,
-            shares_prefixes=shares_prefixes(config, None if embedding is None else embedding.pooling),
+            shares_prefixes=shares_prefixes(config, groups, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
         )
         waiting = WaitingQueue.create(
@@ -239,9 +245,9 @@ def build_scheduler(
     return DataParallelScheduler(schedulers, router)
 
 
-def shares_prefixes(config: EngineConfig, pooling: str | None) -> bool:
+def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | None) -> bool:
     """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
-    return not config.cache.disable_radix_cache and pooling in (None, "last")
+    return not config.cache.disable_radix_cache and pooling in (None, "last") and not groups.has_states
 
 
 def describe_engine(design: EnginePlan) -> str:
@@ -250,7 +256,9 @@ def describe_engine(design: EnginePlan) -> str:
     found = len(jax.devices())
     used = shape.mesh.devices.size
     count = f"{used}" if used == found else f"{used} of {found}"
-    prefixes = shares_prefixes(design.config, None if shape.pooling is None else shape.pooling.method)
+    prefixes = shares_prefixes(
+        design.config, shape.page_groups, None if shape.pooling is None else shape.pooling.method
+    )
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "

@@ -42,7 +42,7 @@ class DeviceState(NamedTuple):
 
     Attributes:
         weights: of the model, as `flatten_model` orders them.
-        kv_cache: the pool's arrays, see CacheLayout.
+        kv_cache: the pool of what layers keep, pages and states; see CacheLayout.
         tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
         lengths: i32[slots], tokens of each slot's request whose keys and values are in the cache, for certain.
         sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
@@ -58,7 +58,7 @@ class DeviceState(NamedTuple):
     """
 
     weights: Weights
-    kv_cache: tuple[jax.Array, ...]
+    kv_cache: tuple[Any, ...]
     tables: jax.Array
     lengths: jax.Array
     sampler: SamplerState
@@ -137,7 +137,8 @@ class DeviceShape:
             tables = tuple(range(number, number + len(group.tables)))
             windows.append(WindowGroup(group.window, self.page_size, tables))
             number += len(tables)
-        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows))
+        has_states = self.cache.state is not None
+        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows), has_states)
 
     @functools.cached_property
     def ranks(self) -> RankAxis:

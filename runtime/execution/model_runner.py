@@ -115,7 +115,7 @@ class DeviceExecutor:
 
     def release_cache(self) -> None:
         """Deletes the KV cache. No program that takes it may be called before `restore_cache`."""
-        for array in self.state.kv_cache:
+        for array in jax.tree.leaves(self.state.kv_cache):
             array.delete()
         self.state = self.state._replace(kv_cache=())
 

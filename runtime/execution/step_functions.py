@@ -54,7 +54,7 @@ def unpack_forward(
     if layout.num_tokens == 0:
         positions, active = _next_positions(lengths, slots, ends)
         block_tables = layout.split_tables(tables[slots])
-        batch = _decode_batch(inputs.last_token[slots], positions, counts[0], block_tables, page_size, active)
+        batch = _decode_batch(inputs.last_token[slots], positions, counts[0], block_tables, page_size, active, slots)
         return batch, tables, _lengthened(lengths, slots, positions, active)
     B = layout.num_requests
     decodes = starts <= ON_DEVICE
@@ -88,6 +88,7 @@ def unpack_forward(
         num_requests=counts[0],
         num_decodes=counts[1],
         kind="prefill",
+        slots=owners,
     )
     confirmed = batch.kv_len if inputs.drafts is None else jnp.where(decodes, starts + 1, batch.kv_len)
     return batch, tables, lengths.at[owners].set(confirmed)
@@ -118,8 +119,10 @@ def _decode_batch(
     block_tables: tuple[jax.Array, ...],
     page_size: int,
     active: jax.Array,
+    slots: jax.Array,
 ) -> ForwardBatch:
-    """One token a request: token_ids and positions i32[B]; rows that are not `active` write to the scratch page."""
+    """One token a request: token_ids, positions and slots i32[B]; rows that are not `active` write to the scratch page,
+    and are of the scratch slot."""
     B = token_ids.shape[0]
     row = jnp.arange(B, dtype=jnp.int32)
     real = row < num_requests
@@ -136,6 +139,7 @@ def _decode_batch(
         num_requests=num_requests,
         num_decodes=num_requests,
         kind="decode",
+        slots=jnp.where(real & active, slots, 0),
     )
 
 
@@ -207,7 +211,7 @@ def decode_steps(
     ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, SamplerState], SampleOutput]:
         kv_cache, lengths, sampler = carry
         positions, active = _next_positions(lengths, slots, ends)
-        batch = _decode_batch(sampler.last_token[slots], positions, counts[0], block_tables, page_size, active)
+        batch = _decode_batch(sampler.last_token[slots], positions, counts[0], block_tables, page_size, active, slots)
         hidden, kv_cache = model(batch, kv_cache)
         columns_now = dataclasses.replace(
             sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=positions + 1

@@ -125,6 +125,7 @@ class MemoryReport:
         weights, kv_cache: of this model.
         state: of the sampler and the block tables.
         workspace: that the programs need beside these, see workspace_of.
+        layer_states: states that layers keep for each slot, in place of keys and values.
     """
 
     total: int = 0
@@ -133,10 +134,11 @@ class MemoryReport:
     kv_cache: int = 0
     state: int = 0
     workspace: int = 0
+    layer_states: int = 0
 
     @property
     def planned(self) -> int:
-        return self.weights + self.kv_cache + self.state + self.workspace
+        return self.weights + self.kv_cache + self.layer_states + self.state + self.workspace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

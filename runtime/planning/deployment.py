@@ -23,7 +23,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import abstract_weights, check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_states
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.program import ProgramDesign, StaticModel
 from palladio.runtime.execution.programs import declare_programs
@@ -112,6 +112,7 @@ class Deployment:
         """
         parallel = config.parallel
         check_experts(parallel, model)
+        check_states(config, model)
         num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
@@ -228,6 +229,12 @@ class Deployment:
         kept = sum(sum(map(len, one.tables)) * min(context, one.window or context) for one in groups)
         return kept * bytes_per_device(spec.array(1, self.shape.mesh)) / spec.page_size
 
+    @property
+    def state_bytes(self) -> float:
+        """Of the states that layers keep of a request, on one device."""
+        cache = self.shape.cache
+        return bytes_per_device(cache.states(cache.abstract(1, self.shape.mesh))) / self.shape.num_slots
+
     def num_requests(self, context: int, memory: MemoryPlan) -> int:
         """Requests of so many tokens each that a data-parallel rank's KV cache holds."""
         return (memory.num_pages - 1) // self.shape.page_groups.num_held(context)
@@ -241,11 +248,11 @@ class Roofline:
     deployment: Deployment
 
     def decode_seconds(self, num_requests: int, context: int) -> float:
-        """Of a decode step: all weights and all cached tokens are read once, and each layer adds up twice. Of experts,
-        those are read that tokens go to."""
+        """Of a decode step: all weights and all cached tokens are read once, states are read and written, and each
+        layer adds up twice. Of experts, those are read that tokens go to."""
         one, chip = self.deployment, self.deployment.place.chip
         unread = one.table_bytes if self._num_tables == 2 else 0  # of the input's table, a few rows
-        read = one.weight_bytes - unread + num_requests * one.cache_bytes(context)
+        read = one.weight_bytes - unread + num_requests * (one.cache_bytes(context) + 2 * one.state_bytes)
         read -= self._idle_share(num_requests) * one.expert_bytes
         multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards

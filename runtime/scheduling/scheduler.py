@@ -356,9 +356,9 @@ class Scheduler:
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Pages for known tokens that a running request is to compute in one step, if that pays: it takes a step of all
-        running requests, and saves this one a step for each token but the first."""
+        running requests, and saves this one a step for each token but the first. States have moved on already."""
         pays = request.status is RequestStatus.RUNNING and count > len(self.running)
-        return pays and self.cache.grow(request, len(request.token_ids) + count)
+        return pays and not self.cache.groups.has_states and self.cache.grow(request, len(request.token_ids) + count)
 
     # Ends
 

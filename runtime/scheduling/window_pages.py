@@ -41,19 +41,22 @@ class WindowGroup:
 
 @dataclasses.dataclass(frozen=True)
 class PageGroups:
-    """Which block tables a request has pages for.
+    """What a request keeps: which block tables it has pages for, and whether it has states.
 
     Attributes:
         page_size: tokens a page (S).
         num_columns: of each block table (C); those of table t are at t·C … t·C + C-1.
         keeps_all: whether there are layers without a window. They have one table, the first.
         windows: the other groups.
+        has_states: layers keep a state for each slot. It is that of the request's newest token alone: a request can
+            neither begin behind a cached prefix, nor go back to an earlier token.
     """
 
     page_size: int
     num_columns: int = 0
     keeps_all: bool = True
     windows: tuple[WindowGroup, ...] = ()
+    has_states: bool = False
 
     @property
     def num_tables(self) -> int:

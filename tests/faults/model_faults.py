@@ -20,6 +20,7 @@ _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
 )
 
+DELTA, STATES = ("tests/pallas_kernels/test_gated_delta.py",), (_CORE + "test_states.py",)
 GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harmony.py",)
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
@@ -223,6 +224,35 @@ MODEL_FAULTS = (
         "if not apply_softmax:",
         "if apply_softmax:",
         PAIRS,
+    ),
+    # Layers that keep states
+    Fault(
+        "a padding row advances a state",
+        "pallas_kernels/gated_delta/api.py",
+        "states.at[jnp.where(slots == SCRATCH_SLOT, nowhere, slots)]",
+        "states.at[jnp.where(slots == nowhere, nowhere, slots)]",
+        DELTA,
+    ),
+    Fault(
+        "tokens behind a row advance its state",
+        "pallas_kernels/gated_delta/recurrence.py",
+        "jnp.moveaxis(jnp.where(is_real, array, 0.0), 1, -1)",
+        "jnp.moveaxis(jnp.where(True, array, 0.0), 1, -1)",
+        DELTA,
+    ),
+    Fault(
+        "a slot is not cleared for the next request",
+        "pallas_kernels/gated_delta/api.py",
+        "kv_len <= counts, num_decodes",
+        "kv_len < counts, num_decodes",
+        STATES,
+    ),
+    Fault(
+        "a request begins behind a cached prefix without its state",
+        "runtime/core/startup.py",
+        'pooling in (None, "last") and not groups.has_states',
+        'pooling in (None, "last")',
+        STATES,
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,

@@ -63,11 +63,12 @@ class Driver:
     def __init__(
         self, config, model, num_sequences, max_len=MAX_LEN, page_size=PAGE_SIZE, mesh=None, kv_dtype=jnp.float32
     ):
+        """Args: config: as laid out over the mesh."""
         self.page_size, self.width = page_size, -(-max_len // page_size)
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width
         self.table = 1 + np.random.RandomState(0).permutation(num_pages).reshape(num_sequences, self.width)
-        spec = CacheLayout.of(config, page_size=page_size, dtype=kv_dtype)
+        spec = CacheLayout.of(config, page_size=page_size, dtype=kv_dtype, num_slots=num_sequences + 1)
         self.num_tables = spec.groups.num_tables
         self.num_pages = num_pages
         self.cache = spec.allocate(self.num_tables * num_pages + 1, make_mesh(1) if mesh is None else mesh)
@@ -95,7 +96,7 @@ class Driver:
         B = len(self.lengths) + 2
         T = B if kind == "decode" else -(-(num_tokens + 1) // 32) * 32
         ids, positions, pages, offsets = np.zeros((4, T), np.int32)
-        query_start = np.full(B + 1, num_tokens, np.int32)
+        query_start, slots = np.full(B + 1, num_tokens, np.int32), np.zeros(B, np.int32)
         kv_len, last_rows, table = np.zeros(B, np.int32), np.zeros(B, np.int32), np.zeros((B, self.width), np.int32)
         start = 0
         for row, (b, count) in enumerate(zip(rows, counts, strict=True)):
@@ -106,12 +107,14 @@ class Driver:
             offsets[where] = positions[where] % self.page_size
             self.lengths[b] += count
             query_start[row], kv_len[row], last_rows[row] = start, self.lengths[b], start + count - 1
-            table[row] = self.table[b]
+            table[row], slots[row] = self.table[b], b + 1
             start += count
         counts_of_rows = np.int32(len(rows)), np.int32(len(rows) if kind == "decode" else 0)
         tables, page_ids = self._by_table(table), self._by_table(pages)
         fields = (ids, positions, query_start, kv_len, tables, page_ids, offsets, last_rows)
-        batch = ForwardBatch(*jax.tree.map(jnp.asarray, (*fields, *counts_of_rows)), kind=kind)
+        batch = ForwardBatch(
+            *jax.tree.map(jnp.asarray, (*fields, *counts_of_rows)), kind=kind, slots=jnp.asarray(slots)
+        )
         logits, self.cache = self._step(self.leaves, self.cache, change(batch))
         logits = np.asarray(logits)
         return {

@@ -20,7 +20,7 @@ from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.weight_transforms import Box
+from palladio.model.loading.tensor_part import Box
 from palladio.model.registry import ARCHITECTURES, find_family
 from palladio.model.sharding import make_abstract_mesh, make_mesh
 from palladio.model.weight_rules import WeightRule
@@ -35,7 +35,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     *((family, keys, False) for family, variants in tiny_families.VARIANTS.items() for keys in variants),
     *((family, {}, False) for family in tiny_relatives.REPACKED),
     *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "minimax_m2")),
-    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),
+    *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "qwen3_5_moe")),
 )
 
 BIASES = {"qkv.bias", "output.bias", "gate_up.bias", "down.bias"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import tiny_families
+from tests import tiny_families, tiny_hybrids
 from tests.model.driver import MAX_LEN
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts_of
 from tests.runtime.tiny_engine import Collector, create_core
@@ -87,6 +87,8 @@ def test_nothing_changes_what_a_family_says(family: str, tmp_path: Path) -> None
     for name, num_tokens in (("alone", 8), ("again", NUM_TOKENS)):  # longer ones, alone, would push the prompt out
         collector.add(name, chosen[last], max_tokens=num_tokens)
         collector.run()
-    assert collector.cached_tokens["again"] >= len(chosen[last]) - 4
+    least = 0 if family in tiny_hybrids.CONFIGS else len(chosen[last]) - 4  # layers with states have no cached prefix
+    assert (collector.cached_tokens["again"] > 0) == (least > 0)
+    assert collector.cached_tokens["again"] >= least
     found = [collector.tokens[name] for name in (*map(str, range(last + 1)), "alone", "again")]
     assert found == [row.tolist() for row in (*golden[-5:], golden[-1][:8], golden[-1])]

@@ -1,0 +1,159 @@
+"""The gated delta rule for rows of one token, and for chunks, by products of matrices (the WY form).
+
+With S the state before a chunk, g the sum of logarithms of decay up to each token (it too), and token j at or before i:
+
+    D[i, j] = exp(g[i] - g[j]),  A[i, j] = beta[i] (k[i] · k[j]) D[i, j] for j < i,  M = (1 + A)⁻¹
+    U = M (beta V),  W = M (beta exp(g) K)
+    N = U - W S                                       what each token adds, with what those before it added
+    out = (exp(g) Q) S + ((Q Kᵀ) D) N
+    S' = exp(g[last]) S + (exp(g[last] - g) K)ᵀ N
+
+All but the lines with S is computed for a group of chunks at once; those are computed chunk after chunk.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+CHUNK = 64  # tokens; more of them make the products larger, and the inverse dearer
+GROUP = 16  # chunks whose inverses are computed together: as many as give a matrix unit something to do
+
+Tokens = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+"""q, k, v, decay and beta, see api.gated_delta."""
+
+
+def delta_singles(
+    q: jax.Array, k: jax.Array, v: jax.Array, decay: jax.Array, beta: jax.Array, state: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One token a row: as in reference.py, with B in place of T, and a state f32[B, K, R, dk, dv] for each."""
+    state = state * jnp.exp(decay)[..., None, None]
+    # Sums of products, not products of matrices: each state is read once, and there is nothing to share.
+    known = jnp.sum(state * k[:, :, None, :, None], axis=-2)
+    change = beta[..., None] * (v.astype(jnp.float32) - known)
+    state += k[:, :, None, :, None] * change[:, :, :, None]
+    return jnp.sum(state * q[:, :, None, :, None], axis=-2), state
+
+
+def delta_chunks(
+    tokens: Tokens,
+    states: jax.Array,
+    rows: tuple[jax.Array, jax.Array],
+    slots: jax.Array,
+    is_first: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Rows of any number of tokens. The number of chunks that are computed is that of real ones, whatever T and B are.
+
+    Args:
+        tokens: of T tokens.
+        states: f32[S, K, R, dk, dv].
+        rows: i32[B] each: where the tokens of each row begin, and how many they are; 0: it is left out.
+        slots, is_first: see DeltaRows.
+
+    Returns:
+        [T, K, R, dv] in v's dtype, of rows that are left out anything; and the states after these tokens.
+    """
+    T, (K, R, dv), dk = tokens[0].shape[0], tokens[2].shape[1:], tokens[0].shape[2]
+    size = _chunk_size(T)
+    starts, counts = rows
+    num_chunks = -(-counts // size)
+    ends = jnp.cumsum(num_chunks)
+    most = -(-T // size) + min(counts.shape[0], T)
+    group = min(GROUP, most)
+
+    def of_group(number: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        chunk = number * group + jnp.arange(group)
+        is_real = chunk < ends[-1]
+        row = jnp.searchsorted(ends, jnp.minimum(chunk, ends[-1] - 1), side="right", method="compare_all")
+        begin = (chunk - (ends - num_chunks)[row]) * size  # in its row
+        length = jnp.where(is_real, jnp.clip(counts[row] - begin, 0, size), 0)
+        token = jnp.where(is_real, starts[row] + begin, T)
+        parts = _within_chunks(_gather(tokens, token, length, size))
+        begins_row, fresh = is_real & (begin == 0), is_first[row]
+        return lax.scan(_next_chunk, carry, (*parts, begins_row, fresh, slots[row], token))[0]
+
+    state, out = jnp.zeros((K, R, dk, dv), jnp.float32), jnp.zeros((T + size, K, R, dv), tokens[2].dtype)
+    _, states, out = lax.fori_loop(0, -(-ends[-1] // group), of_group, (state, states, out))
+    return out[:T], states
+
+
+def _chunk_size(num_tokens: int) -> int:
+    """A power of two."""
+    return int(min(CHUNK, 1 << max(0, num_tokens - 1).bit_length()))
+
+
+def _gather(tokens: Tokens, start: jax.Array, length: jax.Array, size: int) -> Tokens:
+    """The tokens of G chunks, [T, …] → [G, …]: q and k [G, K, C, dk], v [G, K, R, C, dv], decay and beta [G, K, R, C].
+    Behind the length of a chunk nothing decays and nothing is added."""
+    place = jnp.arange(size)
+    token = jnp.minimum(start[:, None] + place, tokens[0].shape[0] - 1)
+    is_real = (place < length[:, None])[:, :, None, None]
+    q, k, v, decay, beta = (array[token] for array in tokens)
+    decay, beta = (jnp.moveaxis(jnp.where(is_real, array, 0.0), 1, -1) for array in (decay, beta))
+    wide = jnp.moveaxis(v.astype(jnp.float32), 1, 3)
+    return jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2), wide, decay, beta
+
+
+def _within_chunks(tokens: Tokens) -> tuple[jax.Array, ...]:
+    """Of G chunks all that needs no state: U, W, (Q Kᵀ) D, exp(g) Q, exp(g[last] - g) K and exp(g[last])."""
+    q, k, v, decay, beta = tokens
+    size = q.shape[2]
+    until = jnp.cumsum(decay, axis=-1)  # [G, K, R, C]
+    place = jnp.arange(size)
+    is_before = place[:, None] > place
+    # Masked before the exponential: above the diagonal it would overflow.
+    between = jnp.where(is_before | jnp.eye(size, dtype=bool), until[..., :, None] - until[..., None, :], -jnp.inf)
+    between = jnp.exp(between)  # D [G, K, R, C, C]
+    keys = _product("gkid,gkjd->gkij", k, k)[:, :, None]
+    queries = _product("gkid,gkjd->gkij", q, k)[:, :, None]
+    inverse = _inverse(jnp.where(is_before, beta[..., None] * keys * between, 0.0))
+    wide_k, wide_q = k[:, :, None], q[:, :, None]
+    added = _product("gkrij,gkrjd->gkrid", inverse, beta[..., None] * v)
+    read = _product("gkrij,gkrjd->gkrid", inverse, (beta * jnp.exp(until))[..., None] * wide_k)
+    last = until[..., -1:]
+    return (
+        added,
+        read,
+        queries * between,
+        jnp.exp(until)[..., None] * wide_q,
+        jnp.exp(last - until)[..., None] * wide_k,
+        jnp.exp(last)[..., None],
+    )
+
+
+def _next_chunk(carry: tuple[jax.Array, ...], chunk: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
+    """One chunk after the other. Its row's state is written after each of them: the last one stays. A chunk that is
+    none changes nothing: it goes on from the last row's state, and its results lie behind all tokens."""
+    state, states, out = carry
+    added, read, scores, queries, keys, kept, begins_row, fresh, slot, token = chunk
+    found = jnp.where(fresh, 0.0, lax.dynamic_index_in_dim(states, slot, keepdims=False))
+    state = jnp.where(begins_row, found, state)
+    new = added - _product("krid,krde->krie", read, state)
+    result = _product("krid,krde->krie", queries, state) + _product("krij,krje->krie", scores, new)
+    state = state * kept + _product("krid,krie->krde", keys, new)
+    # Tokens behind the end of a row are overwritten by those whose they are: chunks come in their order.
+    out = lax.dynamic_update_slice_in_dim(out, jnp.moveaxis(result, 2, 0).astype(out.dtype), token, axis=0)
+    return (state, lax.dynamic_update_index_in_dim(states, state, slot, axis=0), out), None
+
+
+def _inverse(lower: jax.Array) -> jax.Array:
+    """(1 + A)⁻¹ of A [..., C, C], zeros on and above the diagonal; C is a power of two. By blocks of 1, 2, 4, …: as
+    steady as forward substitution, where a series of powers of A is not."""
+    *outer, size, _ = lower.shape
+    blocks = jnp.ones((*outer, size, 1, 1), lower.dtype)
+    width = 1
+    while width < size:
+        count = size // (2 * width)
+        cut = lower.reshape(*outer, count, 2, width, count, 2, width)[..., 1, :, :, 0, :]
+        corner = jnp.moveaxis(jnp.diagonal(cut, axis1=-4, axis2=-2), -1, -3)  # [..., count, width, width]
+        first, second = blocks[..., 0::2, :, :], blocks[..., 1::2, :, :]
+        corner = -_product("...ij,...jk->...ik", _product("...ij,...jk->...ik", second, corner), first)
+        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        blocks = jnp.concatenate([upper, jnp.concatenate([corner, second], axis=-1)], axis=-2)
+        width *= 2
+    return blocks[..., 0, :, :]
+
+
+def _product(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """In float32 also where a device would multiply in fewer bits: errors add up over a sequence."""
+    product: jax.Array = jnp.einsum(subscripts, x, y, precision=lax.Precision.HIGHEST)
+    return product

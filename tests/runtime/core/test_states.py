@@ -1,0 +1,126 @@
+"""Layers that keep states: slots that change hands, steps that are void, meshes, a reset, and flags."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.loading import orbax_weights
+from palladio.runtime.core.sizing import check_states
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from tests.many_devices import call_with_devices
+from tests.model.driver import MAX_LEN
+from tests.model.make_goldens import GOLDENS, prompts_of
+from tests.runtime.core import mesh_requests
+from tests.runtime.core.mesh_requests import assert_same, drain
+from tests.runtime.tiny_engine import Collector, create_core
+from tests.tiny_model import make_checkpoint, tiny_config
+
+FLAGS: dict[str, Any] = {
+    "load_format": "auto",
+    "context_length": MAX_LEN,
+    "max_total_tokens": 640,
+    "compile": "lazy",
+    "chunked_prefill_size": 32,
+    "enable_mixed_chunk": True,
+}
+
+
+def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests end by a stop token that the host reads a step late, and by an abort, while others go on beside them;
+    the next ones get their slots. Tokens are those of transformers."""
+    golden, chosen = np.load(GOLDENS / "qwen3_5.npz")["tokens"], prompts_of("qwen3_5")
+    with caplog.at_level(logging.INFO, "palladio.engine"):
+        core = create_core(make_checkpoint(tmp_path, "qwen3_5"), max_running_requests=2, cuda_graph_bs=(2,), **FLAGS)
+    assert "The prefix cache is off: layers of Qwen3_5ForCausalLM keep states" in caplog.text
+    collector, expected = Collector(core), {}
+    for number, count in ((8, 24), (3, 24), (5, 24), (6, 24), (7, 24)):
+        tokens = golden[number].tolist()
+        stop = next(place for place in range(5, count) if tokens[place] not in tokens[:place])
+        ends = number in (3, 6)
+        collector.add(str(number), chosen[number], max_tokens=count, stop_ids=(tokens[stop],) if ends else ())
+        expected[str(number)] = tokens[: stop + 1] if ends else tokens[:count]
+    collector.add("doomed", chosen[4], max_tokens=64)
+    while len(collector.tokens["doomed"]) < 3:
+        collector.step()
+    core.abort("doomed")
+    collector.add("last", chosen[2], max_tokens=24)
+    expected["last"] = golden[2][:24].tolist()
+    collector.run()
+    collector.add("again", chosen[8], max_tokens=24)  # whose pages were computed before
+    expected["again"] = golden[8][:24].tolist()
+    collector.run()
+    assert {name: collector.tokens[name] for name in expected} == expected
+    assert collector.cached_tokens["again"] == core.stats().total.num_hit_tokens == 0
+
+
+def run_and_reset(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
+    """Tokens of requests of which all are computed anew in the middle, since the device has lost its state."""
+    core = create_core(
+        Path(folder),
+        dp_size=dp_size,
+        tp_size=tp_size,
+        skip_tokenizer_init=True,
+        **FLAGS | {"fail_on_recompile": False, "max_running_requests": 4, "cuda_graph_bs": (1,)},
+    )
+    collector = Collector(core)
+    for number in range(4):
+        collector.add(str(number), prompts_of("qwen3_next")[-1 - number], max_tokens=12)
+    for _ in range(6):
+        collector.step()
+    state = core._runner.executor.state
+    num_states = len(core._runner.programs.design.shape.cache.states(state.kv_cache))
+    assert num_states == 3, "three of four layers"
+    collector.take(core._process(keep=0))
+    core._scheduler.start_over()
+    core._runner.executor.reset_state()
+    fresh = core._runner.programs.design.shape.cache.states(core._runner.executor.state.kv_cache)
+    assert not any(np.asarray(array).any() for layer in fresh for array in layer)
+    drain(collector)
+    return collector.tokens
+
+
+@pytest.mark.parametrize("mesh", [[2, 2], pytest.param([1, 4], marks=pytest.mark.slow)], ids=str)
+def test_ranks_and_a_reset(tmp_path: Path, mesh: list[int]) -> None:
+    """Four devices: two ranks, whose devices share the heads; or one, and a key head's value heads are divided, too, as
+    a converted checkpoint is loaded."""
+    folder = make_checkpoint(tmp_path / "model", "qwen3_next")
+    if mesh == [1, 4]:
+        config = ModelConfig.from_hf(*read_model_dir(folder))
+        orbax_weights.convert(folder, tmp_path / "converted", config, "float32", lambda *step: None)
+        folder = tmp_path / "converted"
+    golden = np.load(GOLDENS / "qwen3_next.npz")["tokens"]
+    expected = {str(number): golden[-1 - number][:12].tolist() for number in range(4)}
+    assert call_with_devices(4, __name__, "run_and_reset", str(folder), *mesh) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe"])
+def test_every_mesh(tmp_path: Path, family: str) -> None:
+    make_checkpoint(tmp_path, family, num_experts=8)
+    meshes = [[1, 1, 1], [1, 2, 1], [1, 2, 2], [1, 4, 2], [1, 8, 8], [2, 4, 4], [8, 1, 1]]
+    flags = {"cache_self_check": 0.0}
+    one, *others = call_with_devices(
+        8, mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, flags, timeout=1500
+    )
+    for found in others:
+        assert_same(found, one, num_logprobs=60)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"speculative_algorithm": "NGRAM"}, "--speculative-algorithm: layers of Qwen3NextForCausalLM keep states"),
+        ({"deterministic": True}, "--deterministic: layers of Qwen3NextForCausalLM keep states"),
+    ],
+)
+def test_what_states_cannot_do_is_refused(flags: dict[str, Any], message: str) -> None:
+    config = EngineConfig.from_flags({"model_path": "m", **flags})
+    with pytest.raises(ConfigError, match=message):
+        check_states(config, ModelConfig.from_hf(tiny_config("qwen3_next")))
+    check_states(config, ModelConfig.from_hf(tiny_config("qwen3")))
