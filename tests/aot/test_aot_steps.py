@@ -153,6 +153,18 @@ def test_experts_of_8_and_4_bits_are_widened_by_the_kernels(target, quantization
         assert row["temp_bytes"] < 64 * 2**20, table
 
 
+@pytest.mark.parametrize("target", ["tpu-v5e", "tpu-v6e", "tpu7x", "h200"])
+@pytest.mark.parametrize("devices", ["1", "4"])
+def test_sizes_that_no_tile_divides_are_not_copied(target, devices, tmp_path):
+    """gpt-oss: 2880 columns. Its table alone is 1.1 GiB, the scales of a layer's experts are 95 MiB."""
+    flags = ["--devices", devices, "--only", "forward", "--quantization", "mxfp4", *ODD]
+    programs, table = compile_programs(target, "gpt-oss-20b", tmp_path, *flags)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row in programs:
+        assert row["widened"] == 0
+        assert row["temp_bytes"] < 96 * 2**20, table
+
+
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])
 def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
     """Of the model's widths, so that the workspace is not lost beside the rest; within 5 %."""
