@@ -1,6 +1,7 @@
 """The decoder-only language model: the one residual loop that every family shares."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
 from palladio.model.norm import Norm
 from palladio.model.rope import Rotations
-from palladio.model.sharding import num_shards
+from palladio.model.sharding import num_ranks, num_shards
 from palladio.pallas_kernels.choice import Kernels
 
 
@@ -76,13 +77,19 @@ def _mlp(
     return GatedMLP(context, config, spec) if spec.is_gated else PlainMLP(context, config, spec)
 
 
+def _compute_layer(
+    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kept: Any
+) -> tuple[jax.Array, Any]:
+    layer: DecoderLayer = nnx.merge(structure, state)
+    return layer(x, by, kept)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _call_layer(
     structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any]:
     """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
-    layer: DecoderLayer = nnx.merge(structure, state)
-    return layer(x, by, kept)
+    return _compute_layer(structure, state, x, by, kept)
 
 
 class CausalLM(Module):
@@ -124,8 +131,13 @@ class CausalLM(Module):
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_step = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
+        # Of ranks of several devices, the experts' computation over devices is within that over ranks. XLA's partitioner
+        # (libtpu 0.0.42) aborts where such a function is called twice, so there each layer is lowered by itself.
+        has_ranks = num_ranks(self.mesh) > 1 and num_shards(self.mesh) > 1
+        is_nested = has_ranks and self.config.experts is not None
+        call: Callable[..., tuple[jax.Array, Any]] = _compute_layer if is_nested else _call_layer
         for layer, (step, number) in zip(self.layers, self.places, strict=True):
-            x, written[number] = _call_layer(*nnx.split(layer), x, by_step[step], written[number])
+            x, written[number] = call(*nnx.split(layer), x, by_step[step], written[number])
         return self.norm(x), tuple(written)
 
     @property

@@ -111,6 +111,14 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
         assert row["temp_bytes"] < 64 * 2**20, table
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_experts_of_two_ranks_of_two_devices_compile(parts, tmp_path):
+    """Two sparse layers: XLA's partitioner aborted where both called one function within the ranks' shard_map."""
+    sizes = ["--devices", "2", "--groups", "2", "--expert-parts", str(parts), "--only", "forward"]
+    programs, table = compile_programs("tpu-v6e", "qwen3-30b-a3b", tmp_path, *sizes)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
 @pytest.mark.parametrize(
     ("quantization", "share"),
