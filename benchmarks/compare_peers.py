@@ -43,7 +43,7 @@ FEATURES = (
     *("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "sve", "i8mm", "bf16"),
 )
-SHORTER: dict[str, dict[str, Any]] = {  # of the model of half a billion parameters: what it does in a minute or so
+SHORTER: Mapping[str, Any] = {  # of the model of half a billion parameters: what it does in a minute or so
     "single": {"max_tokens": 32},
     "small": {"max_tokens": 24},
     "many": {"requests": 64, "max_tokens": 24},
