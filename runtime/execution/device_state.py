@@ -154,14 +154,14 @@ class DeviceShape:
         make = jax.jit(self._slot_state, static_argnums=0, out_shardings=self._slot_shardings())
         return DeviceState(weights, self.allocate_cache(num_pages), *make(num_pages))
 
-    def allocate_cache(self, num_pages: int) -> tuple[jax.Array, ...]:
-        """The pool's arrays, of zeros; on a CPU its pages become resident when something is written to them."""
-        arrays = self.cache.allocate(num_pages, self.mesh)
+    def allocate_cache(self, num_pages: int) -> tuple[Any, ...]:
+        """The pool, of zeros; on a CPU its pages become resident when something is written to them."""
+        pool = self.cache.allocate(num_pages, self.mesh)
         if self.mesh.devices.flat[0].platform == "cpu":
-            for array in jax.block_until_ready(arrays):
+            for array in jax.tree.leaves(jax.block_until_ready(pool)):
                 for shard in array.addressable_shards:
                     leave_zeros(shard.data.unsafe_buffer_pointer(), shard.data.nbytes)
-        return arrays
+        return pool
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""

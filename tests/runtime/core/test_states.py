@@ -95,7 +95,7 @@ def test_ranks_and_a_reset(tmp_path: Path, mesh: list[int]) -> None:
         folder = tmp_path / "converted"
     golden = np.load(GOLDENS / "qwen3_next.npz")["tokens"]
     expected = {str(number): golden[-1 - number][:12].tolist() for number in range(4)}
-    assert call_with_devices(4, __name__, "run_and_reset", str(folder), *mesh) == expected
+    assert call_with_devices(__name__, "run_and_reset", str(folder), *mesh) == expected
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_every_mesh(tmp_path: Path, family: str) -> None:
     meshes = [[1, 1, 1], [1, 2, 1], [1, 2, 2], [1, 4, 2], [1, 8, 8], [2, 4, 4], [8, 1, 1]]
     flags = {"cache_self_check": 0.0}
     one, *others = call_with_devices(
-        8, mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, flags, timeout=1500
+        mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, flags, timeout=1500
     )
     for found in others:
         assert_same(found, one, num_logprobs=60)
