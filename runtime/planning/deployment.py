@@ -38,14 +38,16 @@ class KnownShapes:
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._made: dict[tuple[int, int, str, str], tuple[ModelStructure, Weights]] = {}
+        self._made: dict[tuple[int, int, int, str, str], tuple[ModelStructure, Weights]] = {}
 
-    def of(self, num_shards: int, num_expert_parts: int, dtypes: Dtypes) -> tuple[ModelStructure, Weights]:
-        """Over so many devices that are not there."""
+    def of(
+        self, num_shards: int, num_expert_parts: int, num_sharing: int, dtypes: Dtypes
+    ) -> tuple[ModelStructure, Weights]:
+        """Over so many devices that are not there, and so many such groups that have experts in common."""
         names = jnp.dtype(dtypes.activations).name, jnp.dtype(dtypes.weights).name
-        key = (num_shards, num_expert_parts, *names)
+        key = (num_shards, num_expert_parts, num_sharing, *names)
         if key not in self._made:
-            mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
+            mesh = make_abstract_mesh(num_shards, num_sharing, num_expert_parts, shares_experts=True)
             self._made[key] = abstract_weights(self._model, dtypes, mesh, Kernels("xla"))
         return self._made[key]
 
@@ -111,18 +113,25 @@ class Deployment:
         """
         parallel = config.parallel
         check_experts(parallel, model)
-        num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
+        num_shards, num_ranks, num_expert_parts = parallel.rank_size, parallel.dp_size, parallel.rank_parts
+        num_sharing = num_ranks if parallel.enable_dp_attention else 1
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, place.chip.platform, model)
-        layout = TensorLayout.of(model, num_shards, num_expert_parts)
-        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_ranks, num_expert_parts)
+        layout = TensorLayout.of(model, num_shards, num_expert_parts, num_sharing)
+        over: Mesh = (
+            mesh
+            if mesh is not None
+            else make_abstract_mesh(
+                num_shards, num_ranks, num_expert_parts, shares_experts=parallel.enable_dp_attention
+            )
+        )
         pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
         shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
-            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes)
+            structure, weights = shapes.of(num_shards, num_expert_parts, num_sharing, dtypes)
         else:
             structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         return cls(
