@@ -1,6 +1,7 @@
 """The decoder-only language model: the one residual loop that every family shares."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
 from palladio.model.norm import Norm
 from palladio.model.rope import Rotations
-from palladio.model.sharding import num_shards
+from palladio.model.sharding import num_ranks, num_shards
 from palladio.pallas_kernels.choice import Kernels
 
 
@@ -72,13 +73,19 @@ def _mlp(
     return GatedMLP(context, config, spec) if spec.is_gated else PlainMLP(context, config, spec)
 
 
+def _compute_layer(
+    structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kv_pages: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    layer: DecoderLayer = nnx.merge(structure, state)
+    return layer(x, by, kv_pages)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _call_layer(
     structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kv_pages: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
-    layer: DecoderLayer = nnx.merge(structure, state)
-    return layer(x, by, kv_pages)
+    return _compute_layer(structure, state, x, by, kv_pages)
 
 
 class CausalLM(Module):
@@ -120,8 +127,12 @@ class CausalLM(Module):
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_table = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
+        # Of ranks of several devices, a layer's computation over devices is within that over ranks. XLA's partitioner
+        # (libtpu 0.0.42) aborts where such a function is called twice, so there each layer is lowered by itself.
+        is_nested = num_ranks(self.mesh) > 1 and num_shards(self.mesh) > 1
+        call: Callable[..., tuple[jax.Array, jax.Array]] = _compute_layer if is_nested else _call_layer
         for layer, (table, array) in zip(self.layers, self.places, strict=True):
-            x, written[array] = _call_layer(*nnx.split(layer), x, by_table[table], written[array])
+            x, written[array] = call(*nnx.split(layer), x, by_table[table], written[array])
         return self.norm(x), tuple(written)
 
     @property

@@ -82,24 +82,32 @@ class SparseMLP(Module):
         """
         experts, shared = params[:3], params[3:]
         weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
-        is_real = jnp.arange(x.shape[0]) < num_tokens
-        out = self._of_all_ranks(x, weights, jnp.where(is_real[:, None], chosen, -1), *experts)
+        chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < num_tokens, chosen, -1)
+        first = self._part * experts[0][0].shape[0]
+        out = self._of_all_ranks(x, weights, chosen, first, *experts)
         if self.shared is not None:
             out += self.shared(x, *shared, activation=self._activation)
         out = out.astype(x.dtype)
         return lax.psum(out, GROUP_AXES) if num_shards(self.mesh) > 1 else out
 
-    def _of_all_ranks(self, x: jax.Array, weights: jax.Array, chosen: jax.Array, *experts: Arrays) -> jax.Array:
+    @property
+    def _part(self) -> jax.Array | int:
+        """Which of all parts of the experts is here."""
+        num_parts = num_expert_parts(self.mesh)
+        part = lax.axis_index(EXPERT_AXIS) if num_parts > 1 else 0
+        return part + num_parts * lax.axis_index(RANK_AXIS) if num_sharing(self.mesh) > 1 else part
+
+    def _of_all_ranks(
+        self, x: jax.Array, weights: jax.Array, chosen: jax.Array, first: jax.Array | int, *experts: Arrays
+    ) -> jax.Array:
         """As `_experts`, with experts that ranks have in common: the rows of all ranks come together, and what the
         experts of each rank make of them is added up where they belong. Padding, also a whole rank's, has no expert."""
-        num_parts, num_here = num_expert_parts(self.mesh), experts[0][0].shape[0]
-        part = lax.axis_index(EXPERT_AXIS) if num_parts > 1 else 0
         if num_sharing(self.mesh) == 1:
-            return self._experts(x, weights, chosen - part * num_here, *experts)
-        part += lax.axis_index(RANK_AXIS) * num_parts
+            return self._experts(x, weights, chosen - first, *experts)
         rows, shares, wanted = (lax.all_gather(one, RANK_AXIS, tiled=True) for one in (x, weights, chosen))
-        out = self._experts(rows, shares, wanted - part * num_here, *experts)
-        return lax.psum_scatter(out.astype(x.dtype), RANK_AXIS, tiled=True).astype(jnp.float32)
+        out = self._experts(rows, shares, wanted - first, *experts)
+        mine: jax.Array = lax.psum_scatter(out.astype(x.dtype), RANK_AXIS, tiled=True)
+        return mine.astype(jnp.float32)
 
     def _experts(
         self,

@@ -110,7 +110,8 @@ class TensorLayout:
         stored, config = self.stored, self.config
         lines = []
         if stored.latent is not None and self.num_shards > 1:
-            lines.append(f"latent KV cache: all of it on each of {self.num_shards} devices")
+            whose = "all of a rank's" if self.num_sharing > 1 else "all of it"
+            lines.append(f"latent KV cache: {whose} on each of {self.num_shards} devices")
         elif config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
             how = "the rest are padding"

@@ -226,8 +226,8 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
     ep_size, experts = parallel.ep_size, model.experts
     if experts is None and parallel.enable_dp_attention:
         raise ConfigError(
-            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here; use "
-            f"--dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
+            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here: "
+            f"use --dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
         )
     if ep_size == 1:
         return

@@ -82,7 +82,7 @@ def check_parts(parallel: ParallelConfig) -> None:
     if parallel.enable_dp_attention and tp_size % dp_size:
         fitting = [f"--dp-size {n}" for n in range(1, tp_size + 1) if tp_size % n == 0]
         raise ConfigError(
-            f"--dp-size {dp_size} must divide --tp-size {tp_size}, whose devices are the ranks of --enable-dp-attention: "
+            f"--dp-size {dp_size} must divide --tp-size {tp_size}: --enable-dp-attention makes ranks of its devices: "
             f"use {', '.join(fitting)}"
         )
     if parallel.enable_dp_attention and ep_size > 1 and ep_size % dp_size:
