@@ -30,7 +30,16 @@ import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
 from aot_targets import TARGETS, Compiled, Target
-from checkpoints import DEEPSEEK_V2_LITE, DEEPSEEK_V3, GEMMA3_4B, HALF_BILLION, LLAMA_8B, QWEN3_30B
+from checkpoints import (
+    DEEPSEEK_V2_LITE,
+    DEEPSEEK_V3,
+    GEMMA3_4B,
+    GPT_OSS_20B,
+    GPT_OSS_120B,
+    HALF_BILLION,
+    LLAMA_8B,
+    QWEN3_30B,
+)
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
@@ -67,6 +76,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": LLAMA_8B,
     "qwen3-30b-a3b": QWEN3_30B,
     "gemma-3-4b": GEMMA3_4B,
+    "gpt-oss-20b": GPT_OSS_20B,
+    "gpt-oss-120b": GPT_OSS_120B,
     "deepseek-v3": DEEPSEEK_V3,
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
 }

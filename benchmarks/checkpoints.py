@@ -158,6 +158,24 @@ QWEN3_30B: dict[str, Any] = {  # Qwen3-30B-A3B's shape
     "torch_dtype": "bfloat16",
     "eos_token_id": 151645,
 }
+GPT_OSS_20B: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "rope_theta": 150000.0,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 200002,
+}
+GPT_OSS_120B = GPT_OSS_20B | {"num_hidden_layers": 36, "num_local_experts": 128}
 
 
 def make_checkpoint(name: str, folder: Path) -> Path:

@@ -59,12 +59,41 @@ def arrivals(rng: np.random.Generator, scale: float) -> list[Arrival]:
     return streams + [Arrival(at, rng.integers(3, MAX_ID, size).tolist(), 24) for at, size in late]
 
 
+def streams(count: int, num_tokens: int) -> Callable[[np.random.Generator, float], list[Arrival]]:
+    """Requests at once, prompts of 32 tokens."""
+
+    def make(rng: np.random.Generator, scale: float) -> list[Arrival]:
+        return [Arrival(0.0, rng.integers(3, MAX_ID, 32).tolist(), round(num_tokens * scale)) for _ in range(count)]
+
+    return make
+
+
+def long_prompts(rng: np.random.Generator, scale: float) -> list[Arrival]:
+    """4 prompts of 2,000 tokens, 8 generated."""
+    return [Arrival(0.0, rng.integers(3, MAX_ID, round(2000 * scale)).tolist(), 8) for _ in range(4)]
+
+
+# Of a CPU: weights as the checkpoint has them (bfloat16), and float32.
+DTYPES: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "auto"}, {"dtype": "float32"})
+
+# Sizes of decode steps between powers of two, and powers of two.
+SIZES: tuple[dict[str, Any], dict[str, Any]] = (
+    {"cuda_graph_bs": (1, 2, 4, 8, 16, 24, 32, 48, 64)},
+    {"cuda_graph_bs": (1, 2, 4, 8, 16, 32, 64)},
+)
+
 COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
     "radix": (shared_prefix, {}, {"disable_radix_cache": True}),
     "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
     "overlap": (decode, {}, {"disable_overlap_schedule": True}),
     "steps": (decode, {"num_continuous_decode_steps": 4}, {}),
     "deterministic": (decode, {"deterministic": True}, {}),
+    "dtype-1": (streams(1, 64), *DTYPES),
+    "dtype-20": (streams(20, 32), *DTYPES),
+    "dtype-64": (streams(64, 24), *DTYPES),
+    "dtype-long": (long_prompts, *DTYPES),
+    "sizes-20": (streams(20, 32), *SIZES),
+    "sizes-40": (streams(40, 32), *SIZES),
     "deterministic-arrivals": (arrivals, {"deterministic": True}, {}),
 }
 
@@ -105,10 +134,11 @@ def run(core: EngineCore, workload: list[Arrival]) -> dict[str, float]:
     }
 
 
-def compare(name: str, path: Path, turns: int, scale: float) -> dict[str, Any]:
+def compare(name: str, path: Path, turns: int, scale: float, compile_when: str) -> dict[str, Any]:
     """Medians of both sides, and first / second."""
     make, *sides = COMPARISONS[name]
-    common = {"model_path": str(path), "max_total_tokens": 32768, "max_running_requests": 64, "random_seed": 0}
+    limits = {"max_total_tokens": 32768, "max_running_requests": 64, "random_seed": 0}
+    common = {"model_path": str(path), "compile": compile_when, **limits}
     cores = [EngineCore.create(EngineConfig.from_flags(common | flags), lambda progress: None) for flags in sides]
     rows: list[list[dict[str, float]]] = [[], []]
     for turn in range(turns + 1):  # the first warms up
@@ -127,12 +157,13 @@ def main() -> None:
     parser.add_argument("--model", choices=["tiny", "0.5b"], default="tiny")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the workloads")
+    parser.add_argument("--compile", choices=["full", "lazy"], default="full", help="lazy: what the first turn needs")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     path = make_checkpoint(args.model, Path.home() / ".cache" / "palladio")
     results = []
     for name in args.compare:
-        result = compare(name, path, args.turns, args.scale)
+        result = compare(name, path, args.turns, args.scale, args.compile)
         results.append(result)
         print(f"{name}: {result['flags'][0] or 'default'} against {result['flags'][1] or 'default'}")
         for key, ratio in result["ratio"].items():

@@ -135,7 +135,7 @@ def run_offline(task: Task, generate: Callable[[list[list[int]], int], int]) -> 
 def run_palladio_engine(task: Task) -> dict[str, Any]:
     from palladio import Engine
 
-    with Engine(model_path=task.checkpoint, dtype="float32", max_running_requests=BATCH) as engine:
+    with Engine(model_path=task.checkpoint, dtype="float32", max_running_requests=BATCH, compile="full") as engine:
 
         def generate(ids: list[list[int]], new_tokens: int) -> int:
             params = {"max_new_tokens": new_tokens, "temperature": 0.0, "ignore_eos": True}
@@ -173,7 +173,16 @@ def server_command(task: Task) -> tuple[list[str], dict[str, Any]]:
     match task.side:
         case "palladio-server":
             command = [sys.executable, "-m", "palladio.launch_server", "--model-path", task.checkpoint]
-            command += ["--dtype", "float32", "--max-running-requests", str(BATCH), "--served-model-name", "*"]
+            command += [
+                "--dtype",
+                "float32",
+                "--max-running-requests",
+                str(BATCH),
+                "--served-model-name",
+                "*",
+                "--compile",
+                "full",
+            ]
             return [*command, *task.flags], {}
         case "hf-serve":
             program = str(Path(sys.executable).with_name("transformers"))

@@ -133,6 +133,7 @@ def throughput(args: argparse.Namespace) -> dict[str, Any]:
             "max_total_tokens": args.count * (args.tokens + 64),
             "context_length": args.tokens + 64,
             "chunked_prefill_size": 256,
+            "compile": "full",
         }
         core = EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
         _run(core, args, None), _run(core, args, PEOPLE)

@@ -130,6 +130,7 @@ def main() -> None:
             "max_running_requests": max(args.requests),
             "max_total_tokens": max(args.requests) * (args.steps + 64),
             "chunked_prefill_size": 256,
+            "compile": "full",
             "quantization": args.quantization,
         }
     )

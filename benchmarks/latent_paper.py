@@ -46,14 +46,14 @@ class Division:
         """Weights of attention on a device, of a layer."""
         whole = D * (V3["q_lora_rank"] + LATENT + V3["qk_rope_head_dim"])
         by_head = V3["q_lora_rank"] * 192 + (128 + 128) * LATENT * WIDE + 128 * D
-        return whole + HEADS * by_head / self.devices
+        return float(whole + HEADS * by_head / self.devices)
 
     @property
     def other_bytes(self) -> float:
         """All other weights on a device."""
         mlp = DENSE * 3 * D * V3["intermediate_size"] + (LAYERS - DENSE) * (EXPERTS + 1) * EXPERT_BYTES
         tables = 2 * V3["vocab_size"] * D * WIDE
-        return (mlp + tables) / self.all_devices + (LAYERS - DENSE) * D * EXPERTS * WIDE
+        return float((mlp + tables) / self.all_devices + (LAYERS - DENSE) * D * EXPERTS * WIDE)
 
     def cached_tokens(self, chip: Chip) -> int:
         """That the slice's memory holds."""

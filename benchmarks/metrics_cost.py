@@ -162,6 +162,7 @@ async def measure(load: Load, num_turns: int) -> dict[str, list[Turn]]:
             "max_running_requests": load.streams,
             "max_total_tokens": load.streams * (load.tokens + 2 * load.words + 64),
             "decode_log_interval": 10_000,
+            "compile": "full",
         }
     )
     with TRACER.installed():

@@ -1,15 +1,19 @@
-"""Seconds from the launch command to a ready server and to its first token, by where the programs come from.
+"""Seconds from the launch command to the first answer and to all programs, by where the programs come from.
 
-    python benchmarks/startup.py [--model-path DIR] [--json out.json] [-- more launch flags]
+    python benchmarks/startup.py [--model-path DIR] [--cores 0,1] [--only cold warm] [--json out.json] [-- more flags]
 
-cold: an empty compilation cache; warm: the same cache again; exported: `palladio compile --compiled-dir` ran before;
-background: --compile background with an empty cache, and what a stream sees of the compilation behind it, beside what
-it sees once that is done.
+cold: default flags and an empty compilation cache; warm: the same cache again; full, full-warm: --compile full, as
+above; exported: `palladio compile --compiled-dir` ran before; streams: --compile background with an empty cache, and
+what a stream sees of the compilation behind it, beside what it sees once that is done. The first answer is one token of
+one chat request, sent again and again until it is taken. On a machine that others use, CPU seconds say more than
+seconds: they are of the front and of the engine together.
 """
 
 import argparse
 import itertools
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from report import report
-from server_process import provenance
+from server_process import cpu_seconds_of_tree, free_port, provenance, usage_of_tree
 
-from palladio.utils import launch_server_cmd, terminate_process
+from palladio.utils import terminate_process
 
 STREAM_TOKENS = 1000
+STARTS = ["cold", "warm", "full", "full-warm", "exported", "streams"]
 
 
 def get(url: str) -> dict[str, Any] | None:
@@ -63,37 +68,76 @@ def gaps(url: str, seconds: float, goes_on: Callable[[], bool]) -> dict[str, flo
     return {"tokens": len(found), "p50_ms": cuts[499], "p99_ms": cuts[989], "p999_ms": cuts[998], "max_ms": max(found)}
 
 
-def start_once(command: str, limit: float, *, watches_streams: bool = False) -> dict[str, Any]:
-    """Starts the server, waits until it is ready, asks it for its figures, ends it."""
-    start = time.perf_counter()
-    process, port = launch_server_cmd(command)
-    url = f"http://127.0.0.1:{port}"
+def ask(url: str) -> bool:
+    """Whether the server answers a chat request of one token."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     try:
-        listening = None
-        while get(f"{url}/health") is None:
-            if process.poll() is not None:
-                raise RuntimeError(f"the server exited with code {process.returncode}")
-            if time.perf_counter() - start > limit:
-                raise TimeoutError(f"not ready after {limit:g} s")
-            if listening is None and get(f"{url}/version") is not None:
-                listening = time.perf_counter() - start
-            time.sleep(0.05)
-        ready = time.perf_counter() - start
-        first_token = next(stream(url, 1)) - start
-        figures = {
-            "seconds_to_listening": listening or ready,
-            "seconds_to_ready": ready,
-            "seconds_to_first_token": first_token,
-        }
-        if watches_streams:
-            figures |= watch(url, start, limit)
-        info = get(f"{url}/get_server_info") or {}
-    finally:
-        terminate_process(process)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def start_once(command: Sequence[str], limit: float, *, watches_streams: bool = False) -> dict[str, Any]:
+    """Starts the server, waits for an answer and for all programs, asks it for its figures, ends it."""
+    port, figures = free_port(), dict[str, Any]()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile("w+") as log:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+        def passed(name: str, happened: Callable[[], bool]) -> None:
+            while not happened():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server exited with code {process.returncode}")
+                if time.perf_counter() - start > limit:
+                    raise TimeoutError(f"{name}: not within {limit:g} s")
+                time.sleep(0.1)
+            figures[name] = {
+                "seconds": round(time.perf_counter() - start, 2),
+                "cpu_seconds": round(cpu_seconds_of_tree(process.pid), 2),
+                "resident_mib": usage_of_tree(process.pid).rss >> 20,
+            }
+
+        try:
+            passed("listening", lambda: get(f"{url}/version") is not None)
+            passed("first answer", lambda: ask(url))
+            if watches_streams:
+                figures |= watch(url, start, limit)
+            passed("all programs", lambda: "done" not in (get(f"{url}/ready") or {"done": 0}))
+            info = get(f"{url}/get_server_info") or {}
+        finally:
+            terminate_process(process)
+        log.seek(0)
+        text = log.read()
     programs = info["internal_states"][0]["compile"]["programs"]
     results = [program["result"] for program in programs]
-    figures |= {"num_programs": len(results)} | {name: results.count(name) for name in ("miss", "hit", "exported")}
-    return figures | {"compile_seconds": info["compile_seconds"], "device": info["device"]}
+    loaded = re.search(r"Load weight end.* ([0-9.]+) s\.$", text, re.MULTILINE)
+    return figures | {
+        "weights_seconds": float(loaded.group(1)) if loaded else None,
+        "first_programs_seconds": info["compile_seconds"],
+        "work_of_programs_seconds": round(sum(program["seconds"] for program in programs), 1),
+        "num_programs": len(results),
+        **{name: results.count(name) for name in ("miss", "hit", "exported")},
+        "device": info["device"],
+    }
+
+
+def import_seconds(module: str) -> float:
+    """CPU seconds of a process that imports it and ends."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+    after = os.times()
+    return round(after.children_user + after.children_system - before.children_user - before.children_system, 2)
 
 
 def watch(url: str, start: float, limit: float) -> dict[str, Any]:
@@ -110,27 +154,42 @@ def watch(url: str, start: float, limit: float) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model-path", help="default: the embedded default model")
+    parser.add_argument("--cores", help="run everything on these, such as 0,1; default: on all")
+    parser.add_argument("--only", nargs="+", choices=STARTS, default=STARTS)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that one start may take")
     parser.add_argument("--json", type=Path)
     parser.add_argument("flags", nargs="*", help="more flags of the launch command, after --")
     args = parser.parse_args(argv)
-    model = f"--model-path {args.model_path}" if args.model_path else ""
-    flags = f"{model} {' '.join(args.flags)}"
-    starts: dict[str, Any] = {"launch": f"python -m palladio serve {flags}"}
-
-    def measure(name: str, more: str, *, watches_streams: bool = False) -> None:
-        command = f"python -m palladio serve {flags} --host 127.0.0.1 {more}"
-        starts[name] = start_once(command, args.limit, watches_streams=watches_streams)
-        print(name, json.dumps(starts[name]), flush=True)
-
+    if args.cores:
+        os.sched_setaffinity(0, map(int, args.cores.split(",")))
+    flags = [*(["--model-path", args.model_path] if args.model_path else []), *args.flags]
+    palladio = [sys.executable, "-m", "palladio"]
+    starts: dict[str, Any] = {
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+        "import_cpu_seconds": {
+            "front": import_seconds("palladio.launch_server"),
+            "engine": import_seconds("palladio.runtime.core.engine_core"),
+        },
+    }
     with tempfile.TemporaryDirectory() as folder:
-        measure("cold", f"--compilation-cache-dir {folder}/cold")
-        measure("warm", f"--compilation-cache-dir {folder}/cold")
-        compile_ahead = f"{sys.executable} -m palladio compile {flags} --compiled-dir {folder}/programs"
-        subprocess.run(compile_ahead.split(), check=True, stderr=subprocess.DEVNULL, timeout=args.limit)
-        measure("exported", f"--compiled-dir {folder}/programs --compilation-cache-dir {folder}/empty")
-        background = f"--compile background --compilation-cache-dir {folder}/background"
-        measure("background", background, watches_streams=True)
+        kept, empty = f"{folder}/kept", f"{folder}/empty"
+        full, programs = f"{folder}/full", f"{folder}/programs"
+        caches: dict[str, Sequence[str]] = {
+            "cold": ["--compilation-cache-dir", kept],
+            "warm": ["--compilation-cache-dir", kept],
+            "full": ["--compile", "full", "--compilation-cache-dir", full],
+            "full-warm": ["--compile", "full", "--compilation-cache-dir", full],
+            "exported": ["--compiled-dir", programs, "--compilation-cache-dir", empty],
+            "streams": ["--compile", "background", "--compilation-cache-dir", f"{folder}/streams"],
+        }
+        if "exported" in args.only:
+            compile_ahead = [*palladio, "compile", *flags, "--compiled-dir", programs]
+            subprocess.run(compile_ahead, check=True, stderr=subprocess.DEVNULL, timeout=args.limit)
+        for name in args.only:
+            command = [*palladio, "serve", *flags, *caches[name]]
+            starts[name] = start_once(command, args.limit, watches_streams=name == "streams")
+            print(name, json.dumps(starts[name]), flush=True)
     report("startup.py", argv, provenance() | starts, args.json)
     return 0
 

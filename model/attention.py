@@ -11,7 +11,7 @@ from palladio.model.kv_cache import PagedStep
 from palladio.model.latent_cache import LatentStep
 from palladio.model.layer_spec import AttentionSpec, QueryGrowth
 from palladio.model.linear import Linear
-from palladio.model.module import Context, Module
+from palladio.model.module import Context, Initializer, Module
 from palladio.model.norm import key_norm, query_norm
 from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
@@ -57,6 +57,7 @@ class Attention(Module):
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
         self.key_norm = None if norm is None else key_norm(context, K, H, norm, counts)
+        self.sinks = context.param((N,), ("query_heads",), Initializer("zeros")) if spec.has_sinks else None
         self.spec = spec
         self.kernels = kernels
         self.mesh = mesh
@@ -73,15 +74,15 @@ class Attention(Module):
             q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
-        attend = on_each_device(
-            self._write_and_attend, self.mesh, in_specs=(own, own, own, whole, own), out_specs=(own, own)
-        )
-        out, kv_pages = attend(q, k, v, by.step, kv_pages)
+        sinks = None if self.sinks is None else self.sinks[...]
+        in_specs = (own, own, own, whole, own, rules.spec(("query_heads",)))
+        attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
+        out, kv_pages = attend(q, k, v, by.step, kv_pages, sinks)
         return self.output(out.reshape(T, -1)), kv_pages
 
     def _write_and_attend(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array
+        self, q: jax.Array, k: jax.Array, v: jax.Array, step: PagedStep, kv_pages: jax.Array, sinks: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] and the cache."""
+        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H] and the cache."""
         kv_pages = step.write(kv_pages, k, v, self.kernels)
-        return step.attend(q, kv_pages, self.spec, self.kernels), kv_pages
+        return step.attend(q, kv_pages, self.spec, self.kernels, sinks), kv_pages

@@ -11,6 +11,8 @@ from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
 from palladio.model.formats.stored_format import StoredFormat
+from palladio.model.gguf.gguf_config import config_of_gguf
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
@@ -74,6 +76,7 @@ class ModelConfig(DecoderSpec):
         quantization: how the checkpoint stores weights; None: plainly.
         weight_kinds: how they are kept on the device.
         converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
+        stored_dtype: that holds all matrices of the files; None: none were read.
         has_head: it makes logits, so it can generate; else only hidden states.
         classifier: its head, if it is made to classify texts; None: it is not.
         num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
@@ -97,6 +100,7 @@ class ModelConfig(DecoderSpec):
     quantization: StoredFormat | None
     weight_kinds: WeightKinds = dataclasses.field(default_factory=WeightKinds)
     converted_dtype: DType | None = None
+    stored_dtype: DType | None = None
     has_head: bool = True
     classifier: Classifier | None = None
     num_draft_layers: int = 0
@@ -188,11 +192,13 @@ def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
-    may have written quantization_config into a file of its own.
+    may have written quantization_config into a file of its own. Of a GGUF file, what its metadata say.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
     """
+    if is_gguf(path):
+        return override(config_of_gguf(path), overrides or {}), None
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory; a model path must contain config.json and *.safetensors")
     config = _read_json(path / "config.json")

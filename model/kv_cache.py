@@ -246,8 +246,10 @@ class PagedStep:
         """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's keys and values."""
         return kv_cache_update(kv_pages, k, v, self.writes, backend=kernels.cache_update, target=kernels.target)
 
-    def attend(self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels) -> jax.Array:
-        """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    def attend(
+        self, q: jax.Array, kv_pages: jax.Array, spec: AttentionSpec, kernels: Kernels, sinks: jax.Array | None = None
+    ) -> jax.Array:
+        """q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
         return ragged_paged_attention(
             q,
             kv_pages,
@@ -255,6 +257,7 @@ class PagedStep:
             scale=spec.scale,
             sliding_window=spec.window,
             soft_cap=spec.soft_cap,
+            sinks=sinks,
             backend=kernels.attention,
             target=kernels.target,
         )

@@ -74,6 +74,7 @@ class AttentionSpec:
         scale: factor on scores.
         window: how many keys a query sees, its own included; None: all before it.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
+        has_sinks: each query head has one more score, which is learned: a share of the softmax goes to no key.
         qk_norm: norm of queries and keys; None: there is none.
         query_growth: factor on queries once they are rotated; None: there is none.
         qkv_bias: of the three projections.
@@ -84,6 +85,7 @@ class AttentionSpec:
     scale: float
     window: int | None = None
     soft_cap: float | None = None
+    has_sinks: bool = False
     qk_norm: QKNormSpec | None = None
     query_growth: QueryGrowth | None = None
     qkv_bias: bool = False
@@ -157,16 +159,30 @@ class RouterSpec:
     Attributes:
         renormalize: the weights of a token's experts are divided by their sum.
         score: softmax: shares of all experts; sigmoid: of each by itself.
-        has_bias: a bias of each expert is added to the scores by which experts are chosen, not to the weights.
+        bias: one of each expert is added: to the logits; or only to the scores by which experts are chosen (choice),
+            not to the weights; None: there is none.
         groups: they are chosen from the best groups alone; None: from all.
         scale: factor on the weights, at last.
     """
 
     renormalize: bool
     score: Literal["softmax", "sigmoid"] = "softmax"
-    has_bias: bool = False
+    bias: Literal["logits", "choice"] | None = None
     groups: RouterGroups | None = None
     scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClampedGate:
+    """The gate of an expert: gate · sigmoid(sharpness · gate) · (up + 1).
+
+    Attributes:
+        sharpness: see there.
+        limit: of the gate from above, and of up on both sides.
+    """
+
+    sharpness: float
+    limit: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,12 +192,14 @@ class SparseSpec:
     Attributes:
         router: which experts a token goes to.
         activation: of each expert's gate.
+        bias: of all projections of experts.
         shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or as it is
             (plain); None: there is none.
     """
 
     router: RouterSpec
-    activation: Activation = "silu"
+    activation: Activation | ClampedGate = "silu"
+    bias: bool = False
     shared_expert: Literal["gated", "plain"] | None = None
 
 

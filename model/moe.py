@@ -1,5 +1,6 @@
 """The mixture of experts: a router sends each token to a few of many small MLPs."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,14 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.layer_spec import RouterGroups, RouterSpec, SparseSpec
+from palladio.model.layer_spec import ClampedGate, RouterGroups, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
 from palladio.model.sharding import (
     EXPERT_AXIS,
     GROUP_AXES,
     RANK_AXIS,
+    TENSOR_AXIS,
     ShardingRules,
     num_expert_parts,
     num_shards,
@@ -48,11 +50,15 @@ class SparseMLP(Module):
         shared = experts.shared_intermediate_size
         self.router = context.param((D, experts.num_experts), (None, None), Initializer("uniform"))
         bias = Initializer("zeros")  # float32, as small differences choose other experts
-        has_bias = spec.router.has_bias
+        has_bias = spec.router.bias is not None
         self.router_bias = context.param((experts.num_experts,), (None,), bias, jnp.float32) if has_bias else None
         self.gate: Weight = Dense(context, (E, D, F), ("experts", None, "expert_ffw"), inputs=1)
         self.up: Weight = Dense(context, (E, D, F), ("experts", None, "expert_ffw"), inputs=1)
         self.down: Weight = Dense(context, (E, F, D), ("experts", "expert_ffw", None), inputs=1)
+        into, back = ((E, F), ("experts", "expert_ffw"), bias), ((E, D), ("experts", None), bias)
+        self.gate_bias = context.param(*into) if spec.bias else None
+        self.up_bias = context.param(*into) if spec.bias else None
+        self.down_bias = context.param(*back) if spec.bias else None
         has_shared, is_gated = spec.shared_expert is not None, spec.shared_expert == "gated"
         self.shared = SharedExpert(context, D, shared or 0, is_gated=is_gated) if has_shared else None
         self.num_chosen = experts.num_chosen
@@ -65,7 +71,8 @@ class SparseMLP(Module):
         rules = ShardingRules()
         shared = () if self.shared is None else self.shared.params
         router = (self.router,) if self.router_bias is None else (self.router, self.router_bias)
-        params = (router, self.gate.params, self.up.params, self.down.params, *shared)
+        biases = tuple(bias for bias in (self.gate_bias, self.up_bias, self.down_bias) if bias is not None)
+        params = (router, biases, self.gate.params, self.up.params, self.down.params, *shared)
         specs = [tuple(rules.spec(param.get_metadata()["logical_axes"]) for param in each) for each in params]
         compute = on_each_device(
             self._own_part, self.mesh, in_specs=(rules.spec(()), rules.spec(()), *specs), out_specs=rules.spec(())
@@ -73,18 +80,23 @@ class SparseMLP(Module):
         out: jax.Array = compute(x, num_tokens, *(tuple(param[...] for param in each) for each in params))
         return out
 
-    def _own_part(self, x: jax.Array, num_tokens: jax.Array, router: Arrays, *params: Arrays) -> jax.Array:
+    def _own_part(
+        self, x: jax.Array, num_tokens: jax.Array, router: Arrays, biases: Arrays, *params: Arrays
+    ) -> jax.Array:
         """All of the layer, with the experts and columns that one device has; the sum over devices is the result.
 
         Args:
             router: its kernel, and its bias if it has one.
+            biases: of gate, up and down, if they have some.
             params: of gate, up and down; then those of the shared expert.
         """
         experts, shared = params[:3], params[3:]
         weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
         chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < num_tokens, chosen, -1)
+        if biases and num_shards(self.mesh) > num_expert_parts(self.mesh):  # devices that share experts sum up
+            biases = (*biases[:2], jnp.where(lax.axis_index(TENSOR_AXIS) == 0, biases[2], 0))
         first = self._part * experts[0][0].shape[0]
-        out = self._of_all_ranks(x, weights, chosen, first, *experts)
+        out = self._of_all_ranks(x, weights, chosen, first, biases, *experts)
         if self.shared is not None:
             out += self.shared(x, *shared, activation=self._activation)
         out = out.astype(x.dtype)
@@ -98,14 +110,20 @@ class SparseMLP(Module):
         return part + num_parts * lax.axis_index(RANK_AXIS) if num_sharing(self.mesh) > 1 else part
 
     def _of_all_ranks(
-        self, x: jax.Array, weights: jax.Array, chosen: jax.Array, first: jax.Array | int, *experts: Arrays
+        self,
+        x: jax.Array,
+        weights: jax.Array,
+        chosen: jax.Array,
+        first: jax.Array | int,
+        biases: Arrays,
+        *experts: Arrays,
     ) -> jax.Array:
         """As `_experts`, with experts that ranks have in common: the rows of all ranks come together, and what the
         experts of each rank make of them is added up where they belong. Padding, also a whole rank's, has no expert."""
         if num_sharing(self.mesh) == 1:
-            return self._experts(x, weights, chosen - first, *experts)
+            return self._experts(x, weights, chosen - first, biases, *experts)
         rows, shares, wanted = (lax.all_gather(one, RANK_AXIS, tiled=True) for one in (x, weights, chosen))
-        out = self._experts(rows, shares, wanted - first, *experts)
+        out = self._experts(rows, shares, wanted - first, biases, *experts)
         mine: jax.Array = lax.psum_scatter(out.astype(x.dtype), RANK_AXIS, tiled=True)
         return mine.astype(jnp.float32)
 
@@ -114,6 +132,7 @@ class SparseMLP(Module):
         x: jax.Array,
         weights: jax.Array,
         chosen: jax.Array,
+        biases: Arrays,
         gate: Arrays,
         up: Arrays,
         down: Arrays,
@@ -124,6 +143,7 @@ class SparseMLP(Module):
             x: [T, D].
             weights: f32[T, C].
             chosen: i32[T, C], experts as they are numbered here; numbers that are not here stand for none.
+            biases: as of `_own_part`.
             gate, up, down: of the three weights, those of the experts that are here.
 
         Returns:
@@ -135,9 +155,10 @@ class SparseMLP(Module):
         order = jnp.argsort(groups)  # row after row of the first expert, then of the second…
         sizes = jnp.sum(groups[:, None] == jnp.arange(E), axis=0, dtype=jnp.int32)
         rows = _rows(x, order // C)  # [T·C, D]
-        gated = self._activation(self.gate.grouped_matmul(rows, sizes, self.kernels, gate))
-        inner = gated * self.up.grouped_matmul(rows, sizes, self.kernels, up)  # [T·C, F]
-        products = self.down.grouped_matmul(inner, sizes, self.kernels, down)
+        add = [_adder(bias, groups, order) for bias in biases] or [_unchanged] * 3
+        gated = self._activation(add[0](self.gate.grouped_matmul(rows, sizes, self.kernels, gate)))
+        inner = gated * self._of_up(add[1](self.up.grouped_matmul(rows, sizes, self.kernels, up)))  # [T·C, F]
+        products = add[2](self.down.grouped_matmul(inner, sizes, self.kernels, down))
         out = _rows(products, jnp.argsort(order))  # token after token again
         # Rows of no group are taken for anything: XLA:TPU's kernel does not write them.
         weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
@@ -145,7 +166,22 @@ class SparseMLP(Module):
 
     @property
     def _activation(self) -> Callable[[jax.Array], jax.Array]:
-        return ACTIVATIONS[self.spec.activation]
+        activation = self.spec.activation
+        if isinstance(activation, ClampedGate):
+            return functools.partial(_clamped, activation)
+        return ACTIVATIONS[activation]
+
+    def _of_up(self, up: jax.Array) -> jax.Array:
+        """What the activated gate is multiplied with."""
+        activation = self.spec.activation
+        if not isinstance(activation, ClampedGate):
+            return up
+        return jnp.clip(up, -activation.limit, activation.limit) + 1
+
+
+def _clamped(by: ClampedGate, gate: jax.Array) -> jax.Array:
+    gate = jnp.minimum(gate, by.limit)
+    return gate * jax.nn.sigmoid(gate * by.sharpness)
 
 
 class SharedExpert(Module):
@@ -188,6 +224,9 @@ def choose_experts(
         f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
     """
     logits = _in_float32(x, router)
+    if spec.bias == "logits":
+        assert bias is not None
+        logits, bias = logits + bias, None
     scores = jax.nn.softmax(logits, axis=-1) if spec.score == "softmax" else jax.nn.sigmoid(logits)
     choice = scores if bias is None else scores + bias
     if spec.groups is not None:
@@ -218,6 +257,20 @@ def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return lax.dot_general(
         x, kernel, (((1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )
+
+
+def _adder(bias: jax.Array, groups: jax.Array, order: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Adds to each row [M, out] its group's bias; bias [E, out], groups i32[M] (of none: E), not in order yet."""
+
+    def add(products: jax.Array) -> jax.Array:
+        of_rows = _rows(bias, jnp.minimum(groups[order], bias.shape[0] - 1))
+        return products + of_rows.astype(products.dtype)
+
+    return add
+
+
+def _unchanged(products: jax.Array) -> jax.Array:
+    return products
 
 
 def _rows(x: jax.Array, numbers: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from palladio.model.errors import ConfigError
 from palladio.model.formats.awq import Awq
 from palladio.model.formats.compressed_tensors import CompressedTensors
 from palladio.model.formats.fp8 import Fp8
+from palladio.model.formats.gguf import Gguf
 from palladio.model.formats.gptq import Gptq
 from palladio.model.formats.modelopt import ModelOptFp8
 from palladio.model.formats.mxfp4 import Mxfp4
@@ -16,7 +17,7 @@ from palladio.model.formats.stored_format import StoredFormat, module_of
 from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 
-FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | Mxfp4]] = {
+FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | Mxfp4 | Gguf]] = {
     "fp8": Fp8,
     "fbgemm_fp8": Fp8,
     "awq": Awq,
@@ -24,10 +25,11 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
     "compressed-tensors": CompressedTensors,
     "modelopt": ModelOptFp8,
     "mxfp4": Mxfp4,
+    "gguf": Gguf,
 }
 """By quantization_config.quant_method."""
 
-_NO_MATRIX = ("vector", "transposed")  # transforms of norms, biases, routers
+_NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
 TABLES = ("embedding.table", "lm_head.table")
 

@@ -19,7 +19,7 @@ def sigmoid_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
     return RouterSpec(
         renormalize=keys.flag("norm_topk_prob", default=True),
         score="sigmoid",
-        has_bias=True,
+        bias="choice",
         groups=_groups(keys, experts, "best_two"),
         scale=keys.number("routed_scaling_factor"),
     )

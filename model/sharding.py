@@ -121,6 +121,7 @@ class ShardingRules:
         vocab: rows of the token tables (V).
         kv_heads: kv heads with their query heads (K), and the cache's.
         heads: query heads times head size, where the output projection takes them in (N·H).
+        query_heads: query heads (N).
         latent_heads: heads of latent attention (N).
         latent_values: the same times their values' size, where the output projection takes them in.
         keys: kv heads times head size, of what keys alone have (K·H).
@@ -134,6 +135,7 @@ class ShardingRules:
     vocab: MeshAxes = GROUP_AXES
     kv_heads: MeshAxes = GROUP_AXES
     heads: MeshAxes = GROUP_AXES
+    query_heads: MeshAxes = GROUP_AXES
     latent_heads: MeshAxes = GROUP_AXES
     latent_values: MeshAxes = GROUP_AXES
     keys: MeshAxes = GROUP_AXES

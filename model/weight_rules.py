@@ -25,6 +25,7 @@ Transform = Literal[
     "key_scale",
     "query_scales",
     "key_scales",
+    "sinks",
     "gate",
     "up",
     "gate_bias",
@@ -40,6 +41,11 @@ Transform = Literal[
     "experts_gate",
     "experts_up",
     "experts_down",
+    "paired_gate",
+    "paired_up",
+    "paired_gate_bias",
+    "paired_up_bias",
+    "experts_down_bias",
     "shared_gate",
     "shared_up",
     "shared_down",
@@ -67,12 +73,14 @@ class WeightRule:
         param: path of our parameter, with the same `{layer}`.
         transform: how the tensor becomes the parameter, or its part of a fused one.
         storage: it holds only where experts are stored like this; None: wherever.
+        inputs_first: the matrix has its inputs before its outputs where it is stored plainly.
     """
 
     name: str
     param: str
     transform: Transform
     storage: ExpertStorage | None = None
+    inputs_first: bool = False
 
 
 def layer_rules(
@@ -269,6 +277,30 @@ MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *STACKED_EXPERTS,
 )
 """Experts as Mixtral named them, and as transformers 5 does."""
+
+_PAIRED_MATRICES = layer_rules(
+    "mlp.experts.",
+    "mlp.",
+    ("gate_up_proj", "gate", "paired_gate"),
+    ("gate_up_proj", "up", "paired_up"),
+    ("down_proj", "down", "experts_down"),
+)
+PAIRED_EXPERTS: tuple[WeightRule, ...] = (
+    *(dataclasses.replace(rule, inputs_first=True) for rule in _PAIRED_MATRICES),
+    *layer_rules(
+        "mlp.",
+        "mlp.",
+        ("router.weight", "router", "transposed"),
+        ("router.bias", "router_bias", "vector"),
+        ("experts.gate_up_proj_bias", "gate_bias", "paired_gate_bias"),
+        ("experts.gate_up_proj_bias", "up_bias", "paired_up_bias"),
+        ("experts.down_proj_bias", "down_bias", "experts_down_bias"),
+    ),
+)
+"""Experts as gpt-oss has them: columns of gate and up in turns, and biases."""
+
+SINKS: tuple[WeightRule, ...] = layer_rules("self_attn.", "attention.", ("sinks", "sinks", "sinks"))
+"""Of each query head."""
 
 ROTARY_BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 """Old checkpoints stored this table; it is computed from the config."""

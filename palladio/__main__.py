@@ -18,7 +18,9 @@ commands:
              programs to a directory instead, for any machine of the same kind
   convert    write a model's weights as an Orbax checkpoint, with checksums: palladio convert HF_DIR OUT
   plan       print memory needs and speed limits of a model on hardware you do not have; `palladio plan --help`
+  eval       tell the perplexity of a text: palladio eval --perplexity FILE --model-path DIR
   replay     run the requests of a crash dump again and compare their tokens
+  tune       measure this machine's CPU, so that `serve` chooses the fastest kind of weights for it
   version    print the version
 """
 
@@ -29,7 +31,9 @@ COMMANDS: Final = {
     "compile": ("palladio.compile_programs", "compile_programs"),
     "convert": ("palladio.convert", "convert"),
     "plan": ("palladio.plan", "plan"),
+    "eval": ("palladio.evaluate", "evaluate"),
     "replay": ("palladio.replay", "replay"),
+    "tune": ("palladio.tune", "tune"),
 }
 
 

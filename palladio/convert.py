@@ -19,7 +19,7 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         The exit code: 0, 2 for a wrong flag or directory, 130 after Ctrl-C, 1 for any other failure.
     """
     parser = argparse.ArgumentParser(prog="palladio convert", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("source", metavar="HF_DIR", help="a Hugging Face model directory, or a hub id")
+    parser.add_argument("source", metavar="HF_DIR", help="a Hugging Face model directory, a hub id, or a GGUF file")
     parser.add_argument("out", metavar="OUT", help="directory to write; `palladio serve --model-path OUT` serves it")
     dtypes = ("auto", "bfloat16", "float32", "float16")
     parser.add_argument(

@@ -8,6 +8,7 @@ from palladio.early_signals import INTERRUPTED, end_at_once
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
 
+import json
 import logging
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from palladio.launch_server import run_worker
 from palladio.model.config import DTYPES, ModelConfig, read_model_dir
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import convert, is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.class_tokens import with_class_tokens
@@ -23,6 +25,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub import resolve_model_path
+from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("palladio.engine")
 
@@ -57,6 +60,8 @@ def _convert(source: Path, out: Path, dtype: str, quantization: str | None) -> N
         display.close()
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     seconds = time.perf_counter() - start
+    if is_gguf(source):
+        _write_beside(source, out)
     logger.info(
         "Converted checkpoint written to %s (%.2f GB, %.1f s); serve it with --model-path %s",
         out,
@@ -64,6 +69,14 @@ def _convert(source: Path, out: Path, dtype: str, quantization: str | None) -> N
         seconds,
         out,
     )
+
+
+def _write_beside(source: Path, out: Path) -> None:
+    """What a GGUF file has in its metadata, and a model directory in files."""
+    config, _ = read_model_dir(source)
+    del config["quantization_config"]  # of the file; the manifest has what became of it
+    (out / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    Tokenizer.load(source).save(out)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.engine_plan import overrides_of
@@ -92,14 +93,19 @@ def _print(request: PlanRequest) -> None:
         print(line, flush=True)
 
 
+def _is_config(path: Path) -> bool:
+    """Whether a model path is a config.json alone."""
+    return path.is_file() and not is_gguf(path)
+
+
 def _read_model(config: EngineConfig) -> ModelConfig:
     path, overrides = Path(config.source.model_path), overrides_of(config.source.json_model_override_args)
-    if path.is_file():
+    if _is_config(path):
         model = ModelConfig.from_hf(read_config_file(path, overrides))
     else:
         folder = Path(resolve_source(config.source, needs_weights=False).model_path)
         model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
-        if is_converted(folder):
+        if is_converted(folder) or is_gguf(folder):
             how = config.source.load_format, config.source.quantization
             return _as_served(agree_with_weights(folder, model, *how), config)
     return _as_served(model.with_quantization(config.source.quantization), config)
@@ -180,7 +186,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
     one, compiled = answer.deployment, answer.compiled
     roofline = Roofline(one)
     path = Path(request.config.source.model_path).absolute()
-    name = path.parent.name if path.is_file() else path.name
+    name = path.parent.name if _is_config(path) else path.name
     yield (
         f"{name} ({one.num_parameters / 1e9:.2f} billion parameters, {_bits(one)}) on "
         f"{place.name}: {one.num_ranks * one.num_shards} of {place.num_devices} devices ({place.chip.label}), "
@@ -208,7 +214,7 @@ def _one(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
 
 def _command(request: PlanRequest, one: Deployment) -> str:
     path = request.config.source.model_path
-    folder = str(Path(path).parent) if Path(path).is_file() else path  # a config.json alone cannot be served
+    folder = str(Path(path).parent) if _is_config(Path(path)) else path  # a config.json alone cannot be served
     words = [word.removesuffix(path) + folder if word.endswith(path) else word for word in request.words]
     tp_size = one.num_shards * one.num_sharing
     if request.tp_size is None and tp_size > 1:

@@ -1,6 +1,8 @@
 """What a kernel is compiled for: said by the caller, never asked of the local device while tracing."""
 
 import dataclasses
+import re
+from pathlib import Path
 from typing import Literal, Self
 
 import jax
@@ -19,6 +21,9 @@ _TPU_KINDS = {
     "TPU v7x": "7x",
 }
 
+# What a CPU multiplies bfloat16 with, best first; as Linux names it.
+_CPU_FEATURES = ("amx_bf16", "avx512_bf16", "avx2")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
@@ -26,7 +31,8 @@ class Target:
 
     Attributes:
         platform: as jax names it.
-        kind: of a TPU its generation (v4, v5e, v5p, v6e, 7x), of a GPU its compute capability (9.0); "" if unknown.
+        kind: of a TPU its generation (v4, v5e, v5p, v6e, 7x), of a GPU its compute capability (9.0), of a CPU the best
+            feature for products of bfloat16 (amx_bf16, avx512_bf16, avx2); "" if unknown.
         interpret: compute Pallas kernels on this host instead of compiling them. plain: as ordinary XLA operations,
             fast; on_wait and eager: a simulated TPU, which runs a copy when it is waited for, or at once and looks for
             races.
@@ -43,4 +49,14 @@ class Target:
             return cls("tpu", _TPU_KINDS.get(device.device_kind, ""))
         if device.platform in ("gpu", "cuda"):
             return cls("gpu", str(device.compute_capability))
-        return cls()
+        return cls("cpu", _cpu_kind())
+
+
+def _cpu_kind() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # no Linux
+        return ""
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    flags = found[1].split() if found else []
+    return next((feature for feature in _CPU_FEATURES if feature in flags), "")

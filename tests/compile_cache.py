@@ -5,11 +5,23 @@ Tests that count compilations use a folder of their own. Only engines keep progr
 compile: on a CPU, XLA cannot export a program that it has read from a cache, so tests of exported programs would fail.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+_OPTIONS = (
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
 
 
 def folder() -> Path:
@@ -17,6 +29,16 @@ def folder() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(os.environ.get("PALLADIO_TESTS_CACHE") or home / "palladio-tests")
     return root / f"jax-{importlib.metadata.version('jax')}-{_processor()}"
+
+
+@contextlib.contextmanager
+def options_kept() -> Iterator[None]:
+    """Meanwhile jax's persistent cache may be set up in any way."""
+    before = {name: jax.config.values[name] for name in _OPTIONS}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def _processor() -> str:

@@ -13,6 +13,7 @@ from palladio.runtime.front.engine_protocol import EngineState
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -380,14 +381,9 @@ class _Sample:
 
     def _trace(self) -> RequestTrace:
         prompt = len(self._call.prompt_ids)
-        return RequestTrace(
-            queued=self._received,
-            waits=WaitTimes(memory=0.5, num_retracted=3),
-            chunks=[PrefillChunk(self._received + 0.5, prompt, prompt + 4, 64, 0.25)],
-            num_chunks=1,
-            decode=DecodeSteps(10, 25, 40),
-            compile_seconds=0.0625,
-        )
+        chunk = PrefillChunk(self._received + 0.5, prompt, prompt + 4, 64, 0.25)
+        waits, decode, drafts = WaitTimes(memory=0.5, num_retracted=3), DecodeSteps(10, 25, 40), DraftCounts(2, 6, 3)
+        return RequestTrace(self._received, waits, [chunk], 1, [], decode, 0.0625, drafts)
 
 
 def _logprob(token_id: int, num_top: int, params: SamplingParams) -> TokenLogprob:

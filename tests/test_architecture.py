@@ -40,7 +40,7 @@ MODEL_FLOORS = (
     ("loading",),
     ("",),  # what a step computes, from the decoder down
     ("formats",),  # how checkpoints store quantized matrices
-    ("families", "weights"),
+    ("families", "weights", "gguf"),
 )
 FLOORS = {"runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
 TOP_FILES = {  # as the map in the docs names those beside the rooms
@@ -94,7 +94,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
 }
 GETATTR = {  # file:function → whose type it asks
-    "model/loading/parameters.py:_quantize": "flax's modules: a path names their attributes",
+    "model/loading/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
     "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",

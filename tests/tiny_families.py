@@ -7,7 +7,7 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
-from tests import tiny_relatives
+from tests import tiny_gpt_oss, tiny_latent, tiny_relatives
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -17,23 +17,10 @@ _LONGROPE = {
     "long_factor": [1.5, 2.0, 3.5, 6.0],
 }
 
-_LATENT = {
-    "q_lora_rank": 20,
-    "kv_lora_rank": 24,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 12,
-    "v_head_dim": 10,
-    "n_routed_experts": 12,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 20,
-    "n_shared_experts": 2,
-    "routed_scaling_factor": 1.7,
-    "pad_token_id": 0,
-}
-_YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1}
-
 CONFIGS: dict[str, dict[str, Any]] = {
     **tiny_relatives.CONFIGS,
+    **tiny_latent.CONFIGS,
+    **tiny_gpt_oss.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -149,73 +136,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.7,
         "norm_topk_prob": True,
         "first_k_dense_replace": 1,
-        "num_nextn_predict_layers": 0,
-        "pad_token_id": 0,
-    },
-    "deepseek_v2": {  # like V2-Lite: one projection of queries, no groups; yarn with mscale
-        "architectures": ["DeepseekV2ForCausalLM"],
-        "model_type": "deepseek_v2",
-        "num_key_value_heads": 6,
-        **_LATENT,
-        "q_lora_rank": None,
-        "topk_method": "greedy",
-        "norm_topk_prob": False,
-        "first_k_dense_replace": 1,
-        "rope_scaling": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
-    },
-    "deepseek_v2_groups": {  # like V2
-        "architectures": ["DeepseekV2ForCausalLM"],
-        "model_type": "deepseek_v2",
-        "num_key_value_heads": 6,
-        **_LATENT,
-        "attention_bias": True,
-        "topk_method": "group_limited_greedy",
-        "n_group": 4,
-        "topk_group": 2,
-        "norm_topk_prob": False,
-        "first_k_dense_replace": 0,
-    },
-    "deepseek_v3": {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": 3,
-        "num_key_value_heads": 6,
-        **_LATENT,
-        "n_group": 4,
-        "topk_group": 2,
-        "norm_topk_prob": True,
-        "first_k_dense_replace": 1,
-        "num_nextn_predict_layers": 0,
-        "rope_scaling": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.3},
-    },
-    "kimi_k2": {  # a V3 without groups, of few heads
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
-        "rms_norm_eps": 1e-2,  # not that of latents
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        **_LATENT,
-        "attention_bias": True,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
-        "first_k_dense_replace": 1,
-        "num_nextn_predict_layers": 0,
-        "rope_theta": 50000.0,
-        "rope_scaling": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
-    },
-    "glm4_moe_lite": {
-        "architectures": ["Glm4MoeLiteForCausalLM"],
-        "model_type": "glm4_moe_lite",
-        "num_attention_heads": 5,  # no divisor of hidden_size
-        "num_key_value_heads": 5,
-        **_LATENT,
-        "qk_nope_head_dim": 20,
-        "v_head_dim": 24,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
-        "mlp_layer_types": ["sparse", "dense"],
         "num_nextn_predict_layers": 0,
         "pad_token_id": 0,
     },
@@ -337,6 +257,8 @@ def _attention(config: Mapping[str, Any]) -> Shapes:
 
 def _mlp(config: Mapping[str, Any]) -> Shapes:
     D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    if kind == "gpt_oss":
+        return tiny_gpt_oss.mlp_and_sinks(config)
     if kind == "starcoder2":
         return _biased("mlp.", {"c_fc": (F, D), "c_proj": (D, F)}, config["use_bias"])
     if kind == "nemotron":

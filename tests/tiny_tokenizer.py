@@ -32,19 +32,30 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # ids 0, 1, 2
 PLAIN_ADDED_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>")  # added but shown, as in Qwen3
 
 
-def build_tiny_tokenizer(directory: Path, *, vocab_size: int = 384, add_bos: bool = False) -> Path:
-    """Writes tokenizer.json and tokenizer_config.json into the directory; at most `vocab_size` tokens in all."""
+HARMONY_TOKENS = tuple(f"<|{name}|>" for name in ("start", "channel", "message", "constrain", "end", "call", "return"))
+
+
+def build_tiny_tokenizer(
+    directory: Path, *, vocab_size: int = 384, add_bos: bool = False, is_harmony: bool = False
+) -> Path:
+    """Writes tokenizer.json and tokenizer_config.json into the directory; at most `vocab_size` tokens in all.
+
+    Args:
+        is_harmony: with gpt-oss's special tokens, of which one ends a sequence, and without a chat template.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(PLAIN_ADDED_TOKENS),
+        vocab_size=vocab_size - len(PLAIN_ADDED_TOKENS) - (len(HARMONY_TOKENS) if is_harmony else 0),
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_ADDED_TOKENS])
+    if is_harmony:
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in HARMONY_TOKENS])
     if add_bos:
         bos = SPECIAL_TOKENS[0]
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -53,11 +64,11 @@ def build_tiny_tokenizer(directory: Path, *, vocab_size: int = 384, add_bos: boo
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": SPECIAL_TOKENS[0] if add_bos else None,
-        "eos_token": "<|im_end|>",
+        "eos_token": "<|return|>" if is_harmony else "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "additional_special_tokens": ["<|im_start|>"],
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHATML_TEMPLATE,
+        "chat_template": None if is_harmony else CHATML_TEMPLATE,
         "model_max_length": 2048,
     }
     return _write(directory, tokenizer, config)

@@ -1,4 +1,4 @@
-"""How the workers share the tests: a file each, but files that use one server together; the longest first.
+"""How the workers share the tests: a file each, but files that use one server or engine together; the longest first.
 
 With the longest last, one worker would run them while the others have nothing left to do.
 """
@@ -7,28 +7,46 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 INTEGRATION = "tests/integration/"
-# Files whose server is the same process: one worker starts it once.
+RUNTIME = "tests/runtime/"
+# Files whose server is the same process, or whose engine has the same programs: one worker starts it once.
 TOGETHER = {
-    INTEGRATION + file: group
-    for group, files in {
-        "the shared server": (
-            *("test_aborts.py", "test_background_compile.py", "test_bad_input.py", "test_logprob_eval.py"),
-            *("test_observability.py", "test_sampling_effects.py", "test_structured_output.py", "test_thinking.py"),
-            *("test_several_hosts.py", "test_under_pressure.py"),
-            *("seeds/test_around_the_cells.py", "seeds/test_batch_cells.py", "seeds/test_cells.py"),
+    folder + file: group
+    for group, folder, files in (
+        (
+            "the shared server",
+            INTEGRATION,
+            (
+                *("test_aborts.py", "test_background_compile.py", "test_bad_input.py", "test_logprob_eval.py"),
+                *("test_observability.py", "test_sampling_effects.py", "test_structured_output.py", "test_thinking.py"),
+                *("test_several_hosts.py", "test_under_pressure.py"),
+                *("seeds/test_around_the_cells.py", "seeds/test_batch_cells.py", "seeds/test_cells.py"),
+            ),
         ),
-        "the embedded model's server": ("test_default_model_talks.py", "test_examples.py"),
-    }.items()
+        ("the embedded model's server", INTEGRATION, ("test_default_model_talks.py", "test_examples.py")),
+        (
+            "the tiny engine",
+            RUNTIME,
+            (
+                *("core/test_engine_scheduling.py", "core/test_constrained_requests.py", "core/test_determinism.py"),
+                *("core/test_drafts.py", "core/test_input_embeds.py", "core/test_prefix_cache.py"),
+                *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/test_observers.py"),
+                *("execution/test_out_of_memory.py", "grammar/test_compiler.py", "interface/test_request_trace.py"),
+                *("scheduling/test_grammar_queue.py", "scheduling/test_preemption.py", "telemetry/test_profiler.py"),
+            ),
+        ),
+    )
     for file in files
 }
 # By CPU time, measured: the order alone matters, and only roughly.
 LONGEST = (
     "the shared server",
+    "the tiny engine",
     "the embedded model's server",
     "tests/runtime/core/test_compile_modes.py",
+    "tests/runtime/core/test_windows.py",
+    "tests/runtime/core/test_weight_updates.py",
     "tests/runtime/core/test_data_parallel.py",
     "tests/runtime/core/test_expert_parallel.py",
-    "tests/runtime/core/test_determinism.py",
     "tests/runtime/core/test_embedding_engine.py",
     "tests/integration/test_survival.py",
     "tests/integration/test_offline_engine.py",

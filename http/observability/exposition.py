@@ -110,14 +110,6 @@ def _share(count: int, total: int) -> float:
     return count / total if total else 0.0
 
 
-def _accept_length(part: RankStats) -> float:
-    return 1 + _share(part.num_accepted_drafts, part.num_draft_rows)
-
-
-def _accept_rate(part: RankStats) -> float:
-    return _share(part.num_accepted_drafts, part.num_draft_tokens)
-
-
 def _per_kind(read: Callable[[int, int], float]) -> Callable[[EngineStats], Samples]:
     """A value of decode steps and one of prefill steps. Args: read: of the tokens computed, and those of padding."""
 
@@ -298,9 +290,10 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "Tokens evicted from the prefix cache",
         _per_rank(lambda part: part.num_evicted_tokens),
     ),
-    Metric("gauge", "sglang:spec_accept_length", "Tokens a row in steps with drafts", _per_rank(_accept_length)),
-    Metric("gauge", "sglang:spec_accept_rate", "Share of drafts that were right", _per_rank(_accept_rate)),
-    Metric("counter", "palladio:draft_tokens", "Drafts verified", _per_rank(lambda part: part.num_draft_tokens)),
+    Metric("gauge", "sglang:spec_accept_length", "Tokens a draft row", _per_rank(lambda p: p.drafts.accept_length)),
+    Metric("gauge", "sglang:spec_accept_rate", "Share of right drafts", _per_rank(lambda p: p.drafts.accept_rate)),
+    Metric("counter", "palladio:draft_rows", "Rows with drafts", _per_rank(lambda part: part.num_draft_rows)),
+    Metric("counter", "palladio:draft_tokens", "Room for drafts", _per_rank(lambda part: part.num_draft_tokens)),
     Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
     Metric(
         "gauge",

@@ -22,7 +22,7 @@ from palladio.http.prompts.chat_messages import (
     template_messages,
 )
 from palladio.http.prompts.template_calls import takes_arguments_as_text
-from palladio.http.prompts.template_format import TemplateFacts, load_template
+from palladio.http.prompts.template_format import TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
@@ -60,7 +60,7 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """The template that this server uses: --chat-template, or else the tokenizer's own.
+    """The template that this server uses: --chat-template, or else the tokenizer's own, or its family's.
 
     Args:
         of_request: the template of one request in its place.
@@ -226,7 +226,7 @@ class ChatTemplate:
         Args:
             tools: of several templates, take the one for requests with tools, if there is one.
         """
-        template = self._override or tokenizer.chat_template
+        template = self._override or tokenizer.chat_template or built_in_template(tokenizer)
         if not isinstance(template, dict):
             return template
         return (template.get("tool_use") if tools else None) or template.get("default")

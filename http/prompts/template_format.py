@@ -1,7 +1,9 @@
 """The source of chat templates: where it comes from, how it takes message content, and which variables it reads."""
 
 import dataclasses
+import functools
 import json
+import logging
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +15,9 @@ from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import tells_null, without_nulls
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.chat_renderer import GenerationTag
+from palladio.runtime.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
 
@@ -96,6 +101,17 @@ def _is_content(node: nodes.Node, names: set[str]) -> bool:
     if isinstance(node, nodes.Getitem):
         return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
     return isinstance(node, nodes.Name) and node.name in names
+
+
+@functools.cache
+def _harmony_template() -> str:
+    logger.info("The model has no chat template; the built-in one of gpt-oss is used")
+    return (_BUILT_IN / "gpt-oss.jinja").read_text(encoding="utf-8")
+
+
+def built_in_template(tokenizer: Tokenizer) -> str | None:
+    """Of the family of a model that has no template, if its tokens tell the family."""
+    return _harmony_template() if tokenizer.is_harmony else None
 
 
 def load_template(name: str) -> str | dict[str, str]:

@@ -42,6 +42,7 @@ class StoredMatrix:
         shape: of the matrix, its inputs last: [out, in], or [E, out, in] of all experts.
         kind: of the weight that it can be as it is stored; None: a dense one only.
         unpack: the matrix, of the values of `tensors`.
+        is_transposed: the tensor, which is the matrix, has its inputs before its outputs.
     """
 
     names: tuple[str, ...]
@@ -49,6 +50,12 @@ class StoredMatrix:
     shape: tuple[int, ...]
     kind: WeightKind | None
     unpack: Callable[[Sequence[HostArray]], FileMatrix]
+    is_transposed: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """Its numbers are not those of one plain tensor."""
+        return self.kind is not None or len(self.tensors) > 1
 
 
 class StoredFormat:

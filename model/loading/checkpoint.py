@@ -1,4 +1,4 @@
-"""A checkpoint: every tensor of a model directory, in however many files."""
+"""A checkpoint: every tensor of a model directory, in however many files, or of a GGUF file."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from palladio.model.errors import CheckpointError
+from palladio.model.gguf.gguf_file import is_gguf
+from palladio.model.loading.gguf_tensors import GgufTensors
 from palladio.model.loading.safetensors_file import Array, SafetensorsFile, StoredTensor
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -13,15 +15,20 @@ SINGLE_NAME = "model.safetensors"
 
 
 class Checkpoint:
-    """The tensors of a model directory by name. A context manager; close it when the arrays are copied."""
+    """The tensors of a model directory or a GGUF file, by their names in safetensors. A context manager; close it when
+    the arrays are copied."""
 
     def __init__(self, path: Path) -> None:
-        """Opens every file.
+        """Opens every file. Args: path: the directory, or the file.
 
         Raises:
             CheckpointError: no safetensors, a file is missing or damaged, or two files hold the same tensor.
         """
-        self._files = {name: SafetensorsFile(path / name) for name in _file_names(path)}
+        self._files: dict[str, SafetensorsFile | GgufTensors]
+        if is_gguf(path):
+            self._files = {path.name: GgufTensors(path)}
+        else:
+            self._files = {name: SafetensorsFile(path / name) for name in _file_names(path)}
         self.tensors: dict[str, StoredTensor] = {}
         for file in self._files.values():
             for name, tensor in file.tensors.items():
@@ -49,9 +56,9 @@ class Checkpoint:
         self._files[tensor.file.name].release(tensor)
 
 
-def has_safetensors(path: Path) -> bool:
-    """Whether a directory holds weights in this format, whole or not."""
-    return (path / INDEX_NAME).is_file() or any(path.glob("*.safetensors"))
+def has_weights(path: Path) -> bool:
+    """Whether a directory holds safetensors, whole or not, or a path is a GGUF file."""
+    return is_gguf(path) or (path / INDEX_NAME).is_file() or any(path.glob("*.safetensors"))
 
 
 def _file_names(path: Path) -> list[str]:

@@ -42,9 +42,10 @@ def _real_blocks(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout
         match axis:
             case None:
                 continue
-            case "heads":
+            case "heads" | "query_heads":
+                size = H if axis == "heads" else 1
                 cuts: list[tuple[_Span, ...]] = [
-                    ((number * G * H, (number * G + place.num_queries) * H),)
+                    ((number * G * size, (number * G + place.num_queries) * size),)
                     for number, place in enumerate(layout.places)
                     if place is not None
                 ]

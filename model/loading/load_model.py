@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 from flax import nnx
+from jax.experimental.layout import Format
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
@@ -15,11 +16,10 @@ from palladio.model.errors import CheckpointError
 from palladio.model.functional import num_bytes
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.orbax_weights import is_converted, restored_arrays
-from palladio.model.loading.parameters import Parameters
+from palladio.model.loading.parameters import Parameters, placement
 from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.sharding import ShardingRules
 from palladio.model.weights.weight import Weight
 from palladio.pallas_kernels.choice import Kernels
 
@@ -66,6 +66,9 @@ def load_model(
     loaded, left = [], dict(parameters.by_path)
     for done, (name, array) in enumerate(arrays, start=1):
         keys, param = left.pop(name)
+        place = placement(param, mesh)
+        if isinstance(place, Format):
+            array = jax.device_put(array, place, donate=True)
         loaded.append((keys, param.replace(array)))
         progress(done, len(parameters.by_path))
     if left:
@@ -96,9 +99,9 @@ def abstract_model(
 ) -> CausalLM:
     """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
     parameters = Parameters.of(TensorLayout.over(config, mesh), dtype, mesh, kernels, weights_dtype)
-    rules, placed = ShardingRules(), []
+    placed = []
     for keys, param in parameters.by_path.values():
-        sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-        placed.append((keys, param.replace(jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=sharding))))
+        array = jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=placement(param, mesh))
+        placed.append((keys, param.replace(array)))
     model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(placed))
     return model

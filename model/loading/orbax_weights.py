@@ -25,16 +25,18 @@ from jax.sharding import Mesh, NamedSharding
 from palladio import __version__
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.loading.parameters import Parameters, flat_outputs, known_form, scale_form
+from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
+from palladio.model.loading.parameters import Parameters, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
-from palladio.model.weights.scaled import FlatOutputs, ScaleForm
+from palladio.model.weights.rest_form import RestForm
+from palladio.model.weights.scaled import ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
-FORMAT = 3
+FORMAT = 4
 _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
@@ -67,7 +69,7 @@ class StoredParameter:
         """Args: parameters: laid out by `layout`, over any number of devices."""
         param = parameters.by_path[path][1]
         slot = parameters.slots.get(path) or parameters.slots[path.rpartition(".")[0]]
-        dtype, (shape, axes) = str(param.dtype), known_form(param)
+        dtype, (shape, axes) = str(known_dtype(param)), known_form(param)
         kind = dtype if slot.weight is None else slot.weight.kind_name
         return cls(stored_shape(shape, axes, layout, scale_form(param)), dtype, kind, axes)
 
@@ -165,7 +167,7 @@ class Manifest:
 
 
 def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress: Callable[[int, int], None]) -> None:
-    """Converts a model directory; what an earlier run finished is kept.
+    """Converts a model directory or a GGUF file; what an earlier run finished is kept.
 
     Args:
         dtype: of the parameters in `out` that are not quantized.
@@ -195,6 +197,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
             forms = {path: known_form(param) for path, (_, param) in params.items()}
             read = stored_arrays(source, layout, parameters, mesh, only=names)
             arrays = {path: array.reshape(forms[path][0]) for path, array in read}
+            arrays |= {name: pack(each) for name, each in arrays.items() if is_packed(each.shape, each.dtype)}
             _save(target, arrays, {path: forms[path][1] for path in arrays})
     progress(len(groups), len(groups))
     stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
@@ -217,7 +220,8 @@ def _written_kind(kind: WeightKind) -> dict[str, Any]:
 
 
 def _read_kind(written: Mapping[str, Any]) -> WeightKind:
-    return WeightKind(written["storage"], written["group"], written["has_zeros"], written["activation_bits"])
+    old = {"has_real_zeros": False}
+    return WeightKind(**{name: value for name, value in (old | dict(written)).items() if name != "name"})
 
 
 def _begin(out: Path, settings: Mapping[str, Any]) -> None:
@@ -258,25 +262,38 @@ def restored_arrays(
         for name in names:
             shape = stored[name].shape
             sharding = _sharding_of_stored(shape, stored[name].axes, mesh)
-            wanted[name] = jax.ShapeDtypeStruct(shape, params[name][1].dtype, sharding=sharding)
+            dtype = known_dtype(params[name][1])
+            wanted[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+            if is_packed(shape, dtype):
+                sharding = _sharding_of_stored(packed_shape(shape), stored[name].axes, mesh)
+                wanted[name] = jax.ShapeDtypeStruct(packed_shape(shape), jnp.uint8, sharding=sharding)
         for name, array in _restore(path / _PARAMETERS / group, wanted).items():
             param = params[name][1]
-            if array.shape != param.shape:  # what has its size is laid out as it was
-                array = _placer(stored[name].axes, layout, mesh, scale_form(param), flat_outputs(param))(array)
+            form = rest_form(param)
+            if array.dtype != known_dtype(param):
+                array = _unpacker(_sharding_of_stored(stored[name].shape, stored[name].axes, mesh))(array)
+            if array.shape != param.shape or form is not None:  # what has its size is laid out as it was
+                array = _placer(stored[name].axes, layout, mesh, scale_form(param), form)(array)
             yield name, array
 
 
 @functools.lru_cache(maxsize=32)
+def _unpacker(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    """One for all layers, as `_placer`."""
+    return jax.jit(unpack, out_shardings=sharding)
+
+
+@functools.lru_cache(maxsize=32)
 def _placer(
-    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, flat: FlatOutputs | None
+    axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, rest: RestForm | None
 ) -> Callable[[jax.Array], jax.Array]:
     """One for all layers: it is compiled once."""
 
     def place(array: jax.Array) -> jax.Array:
         laid_out = relayout(array, axes, layout, form)
-        return laid_out if flat is None else flat.flattened(laid_out)
+        return laid_out if rest is None else rest.laid(laid_out)
 
-    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes if flat is None else flat.flat_axes))
+    return jax.jit(place, out_shardings=ShardingRules().sharding(mesh, axes if rest is None else rest.laid_axes()))
 
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:

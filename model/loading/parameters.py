@@ -4,20 +4,28 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.relayout import LogicalAxes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
+from palladio.model.sharding import ShardingRules
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
-from palladio.model.weights.scaled import FlatOutputs, Scaled, ScaleForm
+from palladio.model.weights.narrow import Narrow, lies_narrow
+from palladio.model.weights.rest_form import RestForm
+from palladio.model.weights.scaled import Scaled, ScaleForm
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 Keys = tuple[str | int, ...]
+SUBLANES, LANES = 32, 128  # of a TPU's tile; of wide numbers, fewer of the former
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,8 +54,9 @@ class Slot:
         return (matrix.dense(self.values.dtype),)
 
 
-def _quantize(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh) -> None:
-    """Replaces the weights that the config keeps in other bits; constructors know of dense ones only."""
+def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh, *, narrow: bool) -> None:
+    """Replaces the weights that the config keeps in other bits, or that lie otherwise on this platform; constructors
+    know of dense ones only."""
     kinds, nodes = layout.config.weight_kinds, dict(nnx.iter_graph(model))
     for keys, node in nodes.items():
         kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
@@ -57,6 +66,8 @@ def _quantize(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mes
             axis = node.values.get_metadata()["logical_axes"][node.inputs]
             groups = None if kind.group is None else layout.groups(axis, kind)
             setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
+        elif isinstance(node, Dense) and narrow:
+            setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, NarrowProducts.of(kernels.target)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +102,8 @@ class Parameters:
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
         model = CausalLM(layout.config, context, kernels, mesh)
-        _quantize(model, layout, kernels, mesh)
+        narrow = lies_narrow(context.activations, context.weights, kernels, mesh)
+        _choose_kinds(model, layout, kernels, mesh, narrow=narrow)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
         structure, state = nnx.split(model)
         found = nnx.to_flat_state(state)
@@ -106,22 +118,48 @@ class Parameters:
         return cls(structure, by_path, slots)
 
 
+def placement(param: nnx.Param, mesh: Mesh) -> NamedSharding | Format:
+    """How a parameter lies on its devices.
+
+    XLA:TPU lays out an array so that its tiles have the least padding. Where sizes are no multiples of a tile, this may
+    be column after column, and each step would copy all of it before rows are looked up or a kernel reads them.
+    """
+    axes = param.get_metadata()["logical_axes"]
+    sharding = ShardingRules().sharding(mesh, axes)
+    own = sharding.shard_shape(param.shape)
+    is_of_rows = axes[0] in ("vocab", "experts") and len(axes) > 1
+    is_whole = own[-1] % LANES == 0 and all(size % SUBLANES == 0 for size in own[1:-1])
+    if not is_of_rows or is_whole or not _is_tpu(mesh):
+        return sharding
+    return Format(Layout(tuple(range(len(axes)))), sharding)
+
+
+def _is_tpu(mesh: Mesh) -> bool:
+    return isinstance(mesh, Mesh) and str(mesh.devices.flat[0].platform) == "tpu"
+
+
 def known_form(param: nnx.Param) -> tuple[tuple[int, ...], LogicalAxes]:
-    """Shape and logical axes as weight tables and layouts know them: before outputs are flattened."""
-    flat = flat_outputs(param)
-    return (param.shape, param.get_metadata()["logical_axes"]) if flat is None else (flat.shape, flat.axes)
+    """Shape and logical axes as weight tables and layouts know them, however the parameter lies."""
+    form = rest_form(param)
+    return (param.shape, param.get_metadata()["logical_axes"]) if form is None else (form.shape, form.axes)
+
+
+def known_dtype(param: nnx.Param) -> np.dtype:
+    """Of its numbers, however they lie."""
+    form, dtype = rest_form(param), jnp.dtype(param.dtype)
+    return dtype if form is None else form.known_dtype(dtype)
 
 
 def at_rest(array: jax.Array, param: nnx.Param) -> jax.Array:
     """What is laid out as `known_form` says, as the parameter lies."""
-    flat = flat_outputs(param)
-    return array if flat is None else flat.flattened(array)
+    form = rest_form(param)
+    return array if form is None else form.laid(array)
 
 
-def flat_outputs(param: nnx.Param) -> FlatOutputs | None:
-    """How its outputs lie, where they lie as one dimension; None: they do not."""
-    flat: FlatOutputs | None = param.get_metadata().get("flat")
-    return flat
+def rest_form(param: nnx.Param) -> RestForm | None:
+    """None: it lies as it is known."""
+    form: RestForm | None = param.get_metadata().get("rest")
+    return form
 
 
 def scale_form(param: nnx.Param) -> ScaleForm | None:

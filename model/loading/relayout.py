@@ -25,6 +25,8 @@ def stored_shape(
                 pass
             case "heads":
                 sizes[dimension] = stored.num_heads * stored.head_size // group
+            case "query_heads":
+                sizes[dimension] = stored.num_heads
             case "keys":
                 sizes[dimension] = stored.num_kv_heads * stored.head_size
             case "kv_heads":
@@ -52,6 +54,8 @@ def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout, form: S
                 pass
             case "heads":
                 values = _place_heads(values, dimension, layout, layout.stored.head_size // group)
+            case "query_heads":
+                values = _place_heads(values, dimension, layout, 1)
             case "keys":
                 values = _place_keys(values, dimension, layout)
             case "kv_heads":

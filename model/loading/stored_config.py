@@ -10,9 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
-from palladio.model.loading.checkpoint import Checkpoint, has_safetensors
+from palladio.model.formats.stored_format import StoredMatrix
+from palladio.model.loading.checkpoint import Checkpoint, has_weights
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
@@ -49,11 +50,12 @@ def agree_with_weights(
     if load_format == "orbax" or (load_format == "auto" and is_converted(path)):
         return _as_converted(path, config, quantization)
     by_config = config.with_quantization(quantization)
-    if load_format == "dummy" or not has_safetensors(path):
+    if load_format == "dummy" or not has_weights(path):
         return by_config
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
+        config = dataclasses.replace(config, stored_dtype=_dtype_of_matrices(tensors))
         if config.quantization is None:
             config = by_config
         else:
@@ -98,28 +100,50 @@ def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig
 
 
 def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> WeightKinds:
-    quantized: dict[str, int] = {}  # numbers of each quantized matrix of an order of its own
+    of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
-        del rule
         matrix = find_matrix(name, tensors, config.quantization)
         if matrix is None:
             return None
-        if matrix.kind is None and len(matrix.tensors) > 1:
-            quantized[name] = math.prod(matrix.shape)
+        if matrix.is_quantized:
+            layer = _LAYER.match(name)
+            of_weights.setdefault(rule.param.format(layer=layer and layer[1]), []).append(matrix)
         return (matrix.kind,)
 
     num_experts = 1 if config.experts is None else config.experts.num_experts
     kinds = kinds_of(find_family(config.architecture).weights, config.num_layers, kind, num_experts)
-    if quantized:
+    widened = [matrix for name, matrices in of_weights.items() if kinds.of(name) is None for matrix in matrices]
+    ordered = [matrix for matrix in widened if matrix.kind is None]
+    if ordered:
         logger.warning(
             "%s: %d matrices have their inputs in an order of their own (act order, desc_act) and become dense: %.3f "
             "GB in bfloat16. A checkpoint without act order keeps its bits",
             path,
-            len(quantized),
-            2 * sum(quantized.values()) / 1e9,
+            len(ordered),
+            _wide_bytes(ordered) / 1e9,
+        )
+    others = [matrix for matrix in widened if matrix.kind is not None]
+    if others:
+        logger.warning(
+            "%s: %d quantized matrices are parts of projections whose parts differ in kind, such as %s, and become "
+            "dense: %.3f GB in bfloat16",
+            path,
+            len(others),
+            others[0].names[0],
+            _wide_bytes(others) / 1e9,
         )
     return kinds
+
+
+def _wide_bytes(matrices: Iterable[StoredMatrix]) -> int:
+    """In bfloat16."""
+    return 2 * sum(math.prod(matrix.shape) for matrix in matrices)
+
+
+def _dtype_of_matrices(tensors: Mapping[str, StoredTensor]) -> DType:
+    found = {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
+    return "bfloat16" if found == {"BF16"} else "float16" if found == {"F16"} else "float32"
 
 
 def _is_tied(config: ModelConfig) -> bool:

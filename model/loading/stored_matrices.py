@@ -1,7 +1,7 @@
 """Matrices of a checkpoint, in one tensor or in several: what makes up each, and whether a weight can be made of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.fp8 import FLOAT8
@@ -9,19 +9,22 @@ from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Ten
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.parameters import Slot
 from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
-from palladio.model.weights.file_matrix import FileMatrix
+from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.scaled import Scaled
 
 Tensors = Mapping[str, StoredTensor]
 
 
-def find_matrix(name: str, tensors: Tensors, stored: StoredFormat | None) -> StoredMatrix | None:
+def find_matrix(
+    name: str, tensors: Tensors, stored: StoredFormat | None, *, inputs_first: bool = False
+) -> StoredMatrix | None:
     """A matrix, or any other parameter; None: there is none.
 
     Args:
         name: of its tensor, if it is stored plainly.
         stored: how the checkpoint stores quantized matrices; None: it has none.
+        inputs_first: see WeightRule.
 
     Raises:
         CheckpointError: tensors are missing, or do not fit together.
@@ -36,7 +39,15 @@ def find_matrix(name: str, tensors: Tensors, stored: StoredFormat | None) -> Sto
             f"{tensor} has dtype {tensor.dtype}, as quantized weights do, and config.json {how}: it does not belong to "
             "this checkpoint"
         )
+    if inputs_first and len(tensor.shape) > 1:
+        *lead, size, out = tensor.shape
+        shape = (*lead, out, size)
+        return StoredMatrix((name,), (tensor,), shape, None, _transposed, is_transposed=True)
     return StoredMatrix((name,), (tensor,), tensor.shape, None, lambda arrays: FileMatrix(arrays[0]))
+
+
+def _transposed(arrays: Sequence[HostArray]) -> FileMatrix:
+    return FileMatrix(arrays[0].swapaxes(-1, -2))
 
 
 def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:
@@ -71,7 +82,8 @@ def check_kind(slot: Slot, matrix: StoredMatrix) -> None:
         return
     group, own = matrix.kind.group, slot.weight.group
     same_groups = group == own if group is None or own is None else group % own == 0
-    same_form = (matrix.kind.storage, matrix.kind.has_zeros) == (kind.storage, kind.has_zeros)
+    forms = ((each.storage, each.has_zeros, each.has_real_zeros) for each in (matrix.kind, kind))
+    same_form = len(set(forms)) == 1
     if not same_groups or not same_form:
         raise CheckpointError(_other(tensor, f"is {matrix.kind.name}", slot, kind))
 

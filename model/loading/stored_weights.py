@@ -24,7 +24,7 @@ from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
-from palladio.model.loading.parameters import Parameters, Slot, known_form, scale_form
+from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 from palladio.model.loading.stored_matrices import check_kind, find_matrix, host_bytes, read_matrix, stored_tensors
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -91,10 +91,11 @@ class _Target:
 
     def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
         rules, (self.shape, axes) = ShardingRules(), known_form(param)
-        self.path, self.dtype = path, param.dtype
+        self.path, self.dtype, self._form = path, known_dtype(param), rest_form(param)
+        self.order = tuple(range(len(self.shape))) if self._form is None else self._form.order
         indices = rules.sharding(mesh, axes).addressable_devices_indices_map(self.shape)
         self.slices = {_bounds(index): index for index in indices.values() if index is not None}
-        # Where outputs are flattened, each device's slice of the one form is its slice of the other.
+        # A device's slice of the one form is its slice of the other.
         self._placed_shape = param.shape
         self._sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
         placed = self._sharding.addressable_devices_indices_map(param.shape)
@@ -106,7 +107,8 @@ class _Target:
         """On the devices; waits until they have it."""
 
         def part(index: tuple[slice, ...] | None) -> Array:
-            return slices[self._read_as[_bounds(index)]].reshape(self._own_shape)
+            own = slices[self._read_as[_bounds(index)]]
+            return own if self._form is None else self._form.laid_on_host(own, self._own_shape)
 
         array = jax.make_array_from_callback(self._placed_shape, self._sharding, part)
         array.block_until_ready()
@@ -192,7 +194,7 @@ def _assemble(
         stored: of a matrix, what it means for each parameter; keeps what several slices read.
     """
     out = _aligned_empty(
-        [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype
+        [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype, target.order
     )
     parts = [source.parts[number] for source in sources]
     if sum(math.prod(box.shape) for part in parts for box in part.boxes) < math.prod(target.shape):
@@ -203,12 +205,17 @@ def _assemble(
     return out
 
 
-def _aligned_empty(shape: list[int], dtype: np.dtype) -> Array:
-    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher."""
+def _aligned_empty(shape: list[int], dtype: np.dtype, order: tuple[int, ...]) -> Array:
+    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher.
+
+    Args:
+        order: of the dimensions in memory.
+    """
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % BUFFER_ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    in_memory = raw[start : start + size].view(dtype).reshape([shape[number] for number in order])
+    return in_memory.transpose([order.index(number) for number in range(len(order))])
 
 
 def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: Checkpoint) -> dict[str, list[Source]]:
@@ -235,17 +242,18 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
-                found[name] = find_matrix(name, left, config.quantization)
+                found[name] = find_matrix(name, left, config.quantization, inputs_first=rule.inputs_first)
             matrix = found[name]
             if matrix is None:
                 missing.append(name)
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
-            if matrix.shape != part.file_shape:
+            shapes = matrix.shape, part.file_shape
+            if shapes[0] != shapes[1]:
+                shown = [shape[:-2] + shape[:-3:-1] if matrix.is_transposed else shape for shape in shapes]
                 raise CheckpointError(
-                    f"shape mismatch: {matrix.tensors[0]} has shape {matrix.shape}, config.json requires "
-                    f"{part.file_shape}"
+                    f"shape mismatch: {matrix.tensors[0]} has shape {shown[0]}, config.json requires {shown[1]}"
                 )
             scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
             check_kind(slots[param], matrix)

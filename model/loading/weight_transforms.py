@@ -74,26 +74,28 @@ class Part:
         split: the tensor's dimensions taken apart: its view has this shape…
         order: …and then its dimensions in this order. Reading through the view copies nothing.
         boxes: what of the view goes where.
+        chosen: index into the tensor's dimensions as they are taken apart, before they are put in order.
     """
 
     file_shape: tuple[int, ...]
     split: tuple[int, ...]
     order: tuple[int, ...]
     boxes: tuple[Box, ...]
+    chosen: tuple[int | slice, ...] = ()
 
     def of_scales(self, form: ScaleForm) -> "Part":
         """The same tensor's scales as part of a weight's scales, where this is a part of its values. The tensor's last
         dimension, the inputs, becomes that of groups, or goes."""
-        dimension, last = form.inputs, len(self.split) - 1
+        dimension, last = form.inputs, len(self.order) - 1
         assert self.order[dimension] == last, "files have the inputs last"
         if form.group is None:
             boxes = dict.fromkeys(box.without(dimension) for box in self.boxes)
             order = tuple(number for number in self.order if number != last)
-            return Part(self.file_shape[:-1], self.split[:-1], order, tuple(boxes))
+            return Part(self.file_shape[:-1], self.split[:-1], order, tuple(boxes), self.chosen)
         num_groups = -(-self.split[-1] // form.group)
         boxes = dict.fromkeys(box.in_groups(dimension, form.group) for box in self.boxes)
         file_shape, split = (*self.file_shape[:-1], num_groups), (*self.split[:-1], num_groups)
-        return Part(file_shape, split, self.order, tuple(boxes))
+        return Part(file_shape, split, self.order, tuple(boxes), self.chosen)
 
     def touches(self, index: tuple[slice, ...]) -> bool:
         """Whether the slice `index` of the parameter needs any of this part."""
@@ -101,7 +103,7 @@ class Part:
 
     def copy(self, stored: Array, index: tuple[slice, ...], out: Array) -> None:
         """Copies what the slice `index` of the parameter needs of this part into `out`, that slice."""
-        view = stored.reshape(self.split).transpose(self.order)
+        view = stored.reshape(self.split)[self.chosen].transpose(self.order)
         for box in self.boxes:
             box.copy(view, index, out)
 
@@ -154,6 +156,13 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
         case "query_scale" | "key_scale" | "query_scales" | "key_scales":
             kind, _, number = transform.partition("_")
             return _head_scales(kind, layout, are_apart=number == "scales")
+        case "sinks":
+            boxes = [
+                Box((place.num_queries,), (number * layout.group,), (place.first_query,))
+                for number, place in enumerate(layout.places)
+                if place is not None
+            ]
+            return Part((stored.num_heads,), (stored.num_heads,), (0,), tuple(boxes))
         case "query_bias" | "key_bias" | "value_bias":
             kind = transform.removesuffix("_bias")
             H, heads = shape[-1], _num_stored_heads(kind, layout)
@@ -209,6 +218,16 @@ def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsCo
             return Part(file_shape, file_shape, (0, 2, 1), (Box((E, D, F), (0, 0, 0), (0, 0, first)),))
         case "experts_down":
             return _whole((E, shape[2], F), (0, 2, 1))
+        case "paired_gate" | "paired_up":  # rows in turns, of each expert
+            D, which = shape[1], ("paired_gate", "paired_up").index(transform)
+            boxes = (Box((E, D, F), (0, 0, 0), (0, 0, 0)),)
+            return Part((E, 2 * F, D), (E, F, 2, D), (0, 2, 1), boxes, (slice(None), slice(None), which))
+        case "paired_gate_bias" | "paired_up_bias":
+            which = ("paired_gate_bias", "paired_up_bias").index(transform)
+            boxes = (Box((E, F), (0, 0), (0, 0)),)
+            return Part((E, 2 * F), (E, F, 2), (0, 1), boxes, (slice(None), slice(None), which))
+        case "experts_down_bias":
+            return _whole((E, shape[1]), (0, 1))
         case "shared_gate" | "shared_up":
             return _gate_or_up(shape[0], shared, ("shared_gate", "shared_up").index(transform))
         case _:

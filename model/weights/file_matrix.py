@@ -20,13 +20,14 @@ _CHUNK = 1 << 18  # numbers that are made at a time
 class FileMatrix:
     """A matrix as a checkpoint has it, its inputs last: [out, in], or [E, out, in] of all experts.
 
-    Its numbers are (values - zeros) · scales, in float32.
+    Its numbers are (values - zeros) · scales - minima, in float32.
 
     Attributes:
         values: as stored; of 4 bits, one each in a number of 8 bits.
         scales: f32, factors on blocks of it, [out / rows, in / columns] or [E, …]; None: the values are the numbers.
         block: rows and columns of values that share a scale.
         zeros: i8, of the scales' shape, subtracted before; None: all are 0.
+        minima: f32, of the scales' shape, subtracted behind; None: all are 0.
         is_float4: values are bits of floats, of which FLOAT4 has the numbers.
     """
 
@@ -35,6 +36,7 @@ class FileMatrix:
     block: tuple[int, int] = (1, 1)
     zeros: HostArray | None = None
     is_float4: bool = False
+    minima: HostArray | None = None
 
     def dense(self, dtype: DTypeLike) -> HostArray:
         """The numbers: a view as stored where there are no scales (who copies it casts), else in a dtype."""
@@ -46,8 +48,19 @@ class FileMatrix:
             if self.zeros is not None:
                 values -= self._of_rows(self.zeros, band)
             values *= self._of_rows(self.scales, band)
+            if self.minima is not None:
+                values -= self._of_rows(self.minima, band)
             out[band] = values
         return out
+
+    def real_zeros(self) -> HostArray | None:
+        """What is subtracted from the values before they are multiplied, minima included; f32 if there are any. No
+        group has a minimum beside a scale of 0."""
+        if self.minima is None:
+            return self.zeros
+        assert self.scales is not None
+        before = 0 if self.zeros is None else self.zeros.astype(np.float32)
+        return before + self.minima / np.where(self.scales == 0, 1, self.scales)
 
     def of_every_row(self, array: HostArray) -> HostArray:
         """Scales or zeros, one row for each row of values."""

@@ -27,6 +27,7 @@ class WeightKind:
         storage: of the numbers.
         group: inputs that share a scale, for each output (the grain); None: one scale for each output channel.
         has_zeros: whole numbers, one beside each scale, are subtracted from the numbers before.
+        has_real_zeros: those are any numbers, in float32.
         activation_bits: 16: activations stay as they are, and products are of the widened numbers (W8A16, W4A16).
             8: projections quantize each row of them, and multiply in 8 bits (W8A8); only without groups.
     """
@@ -35,6 +36,7 @@ class WeightKind:
     group: int | None = None
     has_zeros: bool = False
     activation_bits: Literal[8, 16] = 16
+    has_real_zeros: bool = False
 
     @property
     def bits(self) -> int:
@@ -55,13 +57,18 @@ class WeightKind:
     def name(self) -> str:
         """As the log and the manifest of a converted checkpoint have it."""
         scales = "a scale per " + ("channel" if self.group is None else f"{self.group} inputs")
-        zeros = " and zero points" if self.has_zeros else ""
+        zeros = f" and {'float32 ' * self.has_real_zeros}zero points" if self.has_zeros else ""
         return f"{_NAMES[self.storage]} W{self.bits}A{self.activation_bits}, {scales}{zeros}"
 
     @property
     def group_bytes(self) -> int:
         """What each group of an output has beside its numbers."""
-        return SCALE_BYTES + self.has_zeros
+        return SCALE_BYTES + (SCALE_BYTES if self.has_real_zeros else self.has_zeros)
+
+    @property
+    def zeros_dtype(self) -> str:
+        """Of the array that holds zero points, if there are any."""
+        return "float32" if self.has_real_zeros else "int8"
 
     def cut(self, size: int, num_parts: int) -> tuple[int, int]:
         """How inputs are split over devices, so that none has part of a group.

@@ -63,7 +63,7 @@ def quantized(numbers: jax.Array, kind: WeightKind, group: int, inputs: int) -> 
         zeros = jnp.round(-low / jnp.where(scales == 0, 1.0, scales)) - num_values // 2
         values = jnp.round(numbers / of_inputs(jnp.where(scales == 0, 1.0, scales))) + of_inputs(zeros)
         made = jnp.clip(values, -num_values // 2, num_values // 2 - 1).astype(kind.dtype)
-        return made, scales, zeros.astype(jnp.int8)
+        return made, scales, zeros.astype(kind.zeros_dtype)
     largest = LARGEST[kind.storage]
     scales = jnp.max(jnp.abs(split), axis=inputs + 1) / largest
     if kind.is_float4:

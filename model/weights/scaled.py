@@ -78,8 +78,25 @@ class FlatOutputs:
         sizes[self.split - 1] //= self.num_parts
         return tuple(sizes)
 
-    def flattened(self, values: jax.Array) -> jax.Array:
-        """[in, out…] as it lies."""
+    @property
+    def order(self) -> tuple[int, ...]:
+        """See RestForm."""
+        return tuple(range(len(self.shape)))
+
+    def known_dtype(self, dtype: np.dtype) -> np.dtype:
+        """See RestForm."""
+        return dtype
+
+    def laid_axes(self) -> tuple[str | None, ...]:
+        """See RestForm."""
+        return self.flat_axes
+
+    def laid_on_host(self, values: HostArray, own_shape: tuple[int, ...]) -> HostArray:
+        """See RestForm. Each device's slice of the one form is its slice of the other."""
+        return values.reshape(own_shape)
+
+    def laid(self, values: jax.Array) -> jax.Array:
+        """See RestForm."""
         before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
         parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
         return jnp.moveaxis(parts, self.split, 1).reshape(self.flat_shape)
@@ -118,7 +135,7 @@ class Scaled(Weight):
         form = ScaleForm(inputs, group, stored_group)
         of_scales = tuple(counts), tuple(scale_axes), flat_scales
         self.scales = _param(*of_scales, "float32", scale_form=form)
-        self.zeros = _param(*of_scales, "int8", scale_form=form) if kind.has_zeros else None
+        self.zeros = _param(*of_scales, kind.zeros_dtype, scale_form=form) if kind.has_zeros else None
         self.inputs = inputs
         self.kind = kind
         self.group = group
@@ -252,7 +269,8 @@ class Scaled(Weight):
         if matrix.scales is None:
             values, scales = quantized_rows(matrix.values, self.kind, self.stored_group)
             return values, scales if self.group is None else self._own_groups(scales, self.stored_group, values)
-        parts = [matrix.scales, *([] if matrix.zeros is None else [matrix.zeros])]
+        zeros = matrix.real_zeros()
+        parts = [matrix.scales, *([] if zeros is None else [zeros])]
         wide = (matrix.of_every_row(part) for part in parts)
         if self.group is None:
             return matrix.values, *(part[..., 0] for part in wide)
@@ -289,4 +307,4 @@ def _param(
     if flat is not None:
         shape, axes = flat.flat_shape, flat.flat_axes
     value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-    return nnx.Param(value, logical_axes=axes, flat=flat, **metadata)
+    return nnx.Param(value, logical_axes=axes, rest=flat, **metadata)

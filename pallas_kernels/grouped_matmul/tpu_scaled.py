@@ -30,14 +30,14 @@ def matmul(
     """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
     Raises:
-        NotImplementedError: the target is no TPU, there are no scales, or sizes are no whole blocks.
+        NotImplementedError: the target is no TPU, there are no scales, or groups are no whole blocks.
     """
     require(target)
     if scales is None:
         raise NotImplementedError("matrices without scales are multiplied by XLA's own kernel")
     (M, D), (E, _, F) = rows.shape, matrices.shape
-    if D % LANES or F % LANES:
-        raise NotImplementedError(f"matrices of {D}×{F} are not multiples of {LANES}")
+    if D < LANES or F < LANES:
+        raise NotImplementedError(f"matrices of {D}×{F} are smaller than a block of {LANES}")
     if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
         raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
     usual = -(-M // E)  # rows of a group: tiles of one size have as little padding as may be
@@ -67,10 +67,11 @@ def _multiply(
 ) -> jax.Array:
     """Tile i of `tiled` times matrix group[i], where count[i] says that it has rows."""
     (_, D), F = tiled.shape, matrices.shape[2]
-    inner = _divisor(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
-    columns = _divisor(F, MAX_COLUMNS)
-    num_steps, num_groups = D // inner, scales.values.shape[1]
-    last = F // columns - 1
+    inner = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
+    columns = _block(F, MAX_COLUMNS)
+    num_steps, num_groups = pl.cdiv(D, inner), scales.values.shape[1]
+    last = pl.cdiv(F, columns) - 1
+    tiled = jnp.pad(tiled, ((0, 0), (0, -D % inner)))
 
     # Tiles without rows ask for the block that is there already.
     def matrix_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
@@ -81,10 +82,12 @@ def _multiply(
         return group[i], 0, jnp.where(count[i] > 0, j, last)
 
     call = pl.pallas_call(
-        functools.partial(_kernel, group_size=min(scales.group, D), num_steps=num_steps, is_float4=scales.is_float4),
+        functools.partial(
+            _kernel, group_size=min(scales.group, D), size=D, num_steps=num_steps, is_float4=scales.is_float4
+        ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
-            grid=(group.shape[0], F // columns, num_steps),
+            grid=(group.shape[0], last + 1, num_steps),
             in_specs=[
                 pl.BlockSpec((tile, inner), lambda i, j, k, *_: (i, k)),
                 pl.BlockSpec((1, inner, columns), matrix_block),
@@ -110,11 +113,13 @@ def _kernel(
     scales_ref: Any,
     *refs: Any,
     group_size: int,
+    size: int,
     num_steps: int,
     is_float4: bool,
 ) -> None:
     """Block (i, j) of the result, step k of its sum. refs: of the zeros, if there are any, of the result, and of the
-    sums. group_size: rows of the matrix that share a scale."""
+    sums. group_size: rows of the matrix that share a scale. size: rows of the matrix; in a last step that reaches
+    beyond it, the columns of `rows` are 0, and a matrix holds anything there."""
     del group_ref
     *zeros_refs, out_ref, sums_ref = refs
     step, inner = pl.program_id(2), matrix_ref.shape[1]
@@ -126,6 +131,9 @@ def _kernel(
     def multiply() -> None:
         rows = rows_ref[...]
         wide = unpacked(matrix_ref[0], is_float4=is_float4)
+        if size % inner and jnp.issubdtype(matrix_ref.dtype, jnp.floating):  # 0 times NaN is not 0
+            row = step * inner + lax.broadcasted_iota(jnp.int32, wide.shape, 0)
+            wide = jnp.where(row < size, wide, 0.0)
         if group_size >= inner:  # a step has one scale a column
             scale = lax.div(step * inner, group_size) if group_size < num_steps * inner else 0
             for zeros_ref in zeros_refs:
@@ -139,9 +147,10 @@ def _kernel(
     def of_rows(ref: Any) -> jax.Array:
         """[inner, columns]: of each row of the step, its group's."""
         num_groups, shape = inner // group_size, (group_size, matrix_ref.shape[2])
-        return jnp.concatenate(
-            [jnp.broadcast_to(ref[0, pl.ds(step * num_groups + number, 1), :], shape) for number in range(num_groups)]
-        )
+        numbers = (step * num_groups + number for number in range(num_groups))
+        if size % inner:
+            numbers = (jnp.minimum(number, ref.shape[1] - 1) for number in numbers)
+        return jnp.concatenate([jnp.broadcast_to(ref[0, pl.ds(number, 1), :], shape) for number in numbers])
 
     def write() -> None:
         out_ref[...] = sums_ref[...].astype(out_ref.dtype)
@@ -171,6 +180,9 @@ def _untiled(out: jax.Array, plan: RowTiles, group_sizes: jax.Array, num_rows: i
     return jnp.where(is_real[:, None], out[jnp.where(is_real, place, 0)], 0)
 
 
-def _divisor(size: int, most: int) -> int:
-    """The largest multiple of LANES that divides `size`, up to `most`."""
-    return max(part for part in range(LANES, most + 1, LANES) if size % part == 0)
+def _block(size: int, most: int) -> int:
+    """A multiple of LANES up to `most`, the largest of those that divide `size`. If it would be LANES alone, blocks may
+    reach beyond the end, by a twelfth."""
+    blocks = range(most, LANES, -LANES)
+    exact = next((block for block in blocks if size % block == 0), LANES)
+    return next((block for block in blocks if 12 * (-size % block) <= size), LANES) if exact == LANES else exact

@@ -22,10 +22,11 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import CompileMode, Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.media_rows import pool_rows
@@ -53,7 +54,7 @@ class EnginePlan:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
     layout: of the model over the devices.
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
-    programs: declared, not built. store: of exported programs; None: there is none.
+    programs: declared, not built. compile: when they are. store: of exported programs; None: there is none.
     """
 
     config: EngineConfig
@@ -68,6 +69,7 @@ class EnginePlan:
     shape: DeviceShape
     plan: MemoryPlan
     programs: StepPrograms
+    compile: CompileMode
     store: ProgramStore | None
 
     @classmethod
@@ -95,7 +97,7 @@ class EnginePlan:
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
-        dtypes = Dtypes.of(config, device.platform, model)
+        dtypes = Dtypes.of(config, Target.of(device), model)
         check_experts(config.parallel, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
@@ -147,6 +149,7 @@ class EnginePlan:
             shape=shape,
             plan=plan,
             programs=declare(plan.num_pages),
+            compile=compile_mode(config, defaults),
             store=stores.exports,
         )
 
@@ -283,13 +286,7 @@ def device_shape(
 
 def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
     """What the flags ask for."""
-    if speculative.speculative_algorithm is None:
-        return None
-    return NgramProposer(
-        speculative.num_drafts,
-        speculative.speculative_ngram_min_match_window_size,
-        speculative.speculative_ngram_max_match_window_size,
-    )
+    return None if speculative.ngram is None else NgramProposer(*speculative.ngram)
 
 
 def memory_needs(

@@ -1,17 +1,21 @@
 """What flags, model and platform come to, before anything is loaded: limits, dtypes, buckets."""
 
 import dataclasses
-from typing import Self
+from typing import Literal, Self
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 LEAST_CHUNK = 64  # tokens of a rank, by default
+CompileMode = Literal["full", "background", "lazy"]
+
 _DTYPES = {
     "half": jnp.float16,
     "float16": jnp.float16,
@@ -28,10 +32,12 @@ class PlatformDefaults:
     """What flags that are not given mean on a platform.
 
     Attributes:
-        dtype: XLA:CPU multiplies bfloat16 4 to 30 times slower than float32.
+        dtype: of activations, and of weights where neither the checkpoint nor the kind of CPU suggests another.
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
+        fine_hidden_size: models of this hidden size or more have sizes half-way between others, too: a CPU is
+            compute-bound early, so padding costs what it adds. None: padding costs little.
         min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
             of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
@@ -41,17 +47,21 @@ class PlatformDefaults:
             each. A CPU's memory is the host's, so only take what is likely to be used.
         least_page_bytes: of a page of one layer on one device. A TPU's kernel starts a copy for each page, which takes
             as long as 5 KiB of copying on v6e and 9 KiB on 7x, and every block of keys as long as a few more.
+        compile: see ExecutionConfig. Who tries a model on a CPU waits for the first answer; who starts a server with
+            an accelerator measures it once it is ready.
     """
 
     dtype: str
     max_running: int
     chunk: int
     bucket_growth: int
+    fine_hidden_size: int | None
     min_decode: int
     has_plain_tier: bool
     mixes: bool
     pool_per_request: int | None
     least_page_bytes: int
+    compile: CompileMode
 
     @classmethod
     def of(cls, platform: str) -> Self:
@@ -62,30 +72,41 @@ class PlatformDefaults:
                 max_running=64,
                 chunk=1024,
                 bucket_growth=4,
+                fine_hidden_size=512,
                 min_decode=1,
                 has_plain_tier=False,
                 mixes=False,
                 pool_per_request=1024,
                 least_page_bytes=0,
+                compile="background",
             )
         return cls(
             dtype="bfloat16",
             max_running=256,
             chunk=8192,
             bucket_growth=2,
+            fine_hidden_size=None,
             min_decode=2 if platform == "gpu" else 1,
             has_plain_tier=platform == "gpu",
             mixes=True,
             pool_per_request=None,
             least_page_bytes=32 * 1024 if platform == "tpu" else 0,
+            compile="full",
         )
+
+
+def compile_mode(config: EngineConfig, defaults: PlatformDefaults) -> CompileMode:
+    """When programs are compiled. Several hosts start together, with all of them."""
+    if config.execution.compile != "auto":
+        return config.execution.compile
+    return "full" if config.parallel.num_hosts > 1 else defaults.compile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dtypes:
     """Attributes:
     weights: of parameters that are not quantized.
-    activations: of hidden states, and of what products take in.
+    activations: of hidden states.
     kv_cache: of keys and values.
     """
 
@@ -94,16 +115,22 @@ class Dtypes:
     kv_cache: DTypeLike
 
     @classmethod
-    def of(cls, config: EngineConfig, platform: str, model: ModelConfig) -> Self:
+    def of(cls, config: EngineConfig, target: Target, model: ModelConfig) -> Self:
         """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
             ConfigError: the model's activations do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
-        activations = _DTYPES[PlatformDefaults.of(platform).dtype if dtype == "auto" else dtype]
-        is_settled = dtype != "auto" or model.converted_dtype is None
-        weights = activations if is_settled else _DTYPES[str(model.converted_dtype)]
+        wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
+        # XLA:CPU has no bfloat16 scatter (it would convert the whole cache at every write), nor fast bfloat16 results.
+        is_one_cpu = target.platform == "cpu" and config.parallel.tp_size * config.parallel.dp_size == 1
+        activations = jnp.float32 if is_one_cpu and wanted == "bfloat16" else _DTYPES[wanted]  # see lies_narrow
+        weights = _DTYPES[wanted]
+        if dtype == "auto" and model.converted_dtype is not None:
+            weights = _DTYPES[model.converted_dtype]
+        elif dtype == "auto" and is_one_cpu and _gains_from_bfloat16(target, model):
+            weights = jnp.bfloat16
         if activations == jnp.float16 and model.overflows_float16:
             raise ConfigError(
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
@@ -111,9 +138,15 @@ class Dtypes:
             )
         if kv_cache != "auto":
             return cls(weights, activations, _DTYPES[kv_cache])
-        # XLA:CPU has no bfloat16 scatter: it would convert the whole cache to float32 and back at every write.
-        widens = platform == "cpu" and activations == jnp.bfloat16
+        widens = target.platform == "cpu" and activations == jnp.bfloat16
         return cls(weights, activations, jnp.float32 if widens else activations)
+
+
+def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
+    """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
+    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    smallest = NarrowProducts.of(target).min_hidden_size
+    return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +159,7 @@ class EngineLimits:
         chunk: prompt tokens of a step; -1: prompts are not split. max_step_tokens: tokens of a prefill step.
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
+        is_fine: see Buckets.create.
         has_plain_tier, least_page_bytes: see PlatformDefaults.
     """
 
@@ -136,6 +170,7 @@ class EngineLimits:
     max_step_tokens: int
     mixes: bool
     useful_pool_tokens: int
+    is_fine: bool
     has_plain_tier: bool
     least_page_bytes: int
 
@@ -179,6 +214,7 @@ class EngineLimits:
             mixes=chunk != -1
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
+            is_fine=defaults.fine_hidden_size is not None and model.hidden_size >= defaults.fine_hidden_size,
             has_plain_tier=defaults.has_plain_tier,
             least_page_bytes=defaults.least_page_bytes,
         )
@@ -200,6 +236,7 @@ class EngineLimits:
             max_step_tokens=self.max_step_tokens,
             growth=defaults.bucket_growth,
             min_decode=defaults.min_decode,
+            is_fine=self.is_fine,
             decode=execution.cuda_graph_bs,
             max_decode=execution.cuda_graph_max_bs,
         )

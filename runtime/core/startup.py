@@ -14,6 +14,8 @@ from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model, weight_bytes
+from palladio.model.weights.narrow import lies_narrow
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
@@ -42,6 +44,7 @@ from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.window_pages import PageGroups
 from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.process_memory import resident_bytes
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4
@@ -121,9 +124,12 @@ def build_executor(
         logger.warning(conflict)
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
+    if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
+        target = design.kernels.target
+        logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
-    warm_up = WarmUp(design.programs, config, on_progress)
+    warm_up = WarmUp(design, on_progress)
     with warm_up.beside(), _explaining_exhaustion(design.plan):
         model = _load(design, on_progress)
         _, weights = flatten_model(model)
@@ -163,7 +169,7 @@ def build_engine_parts(
     built = build_executor(config, on_progress, agree, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
-    runner = ModelRunner(built.executor, eos_ids, is_lazy=config.execution.compile == "lazy")
+    runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy")
     ready = _ready(design, built.warm_up.seconds)
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
@@ -349,6 +355,12 @@ def _log_pool(design: EnginePlan) -> None:
     num_tokens = design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+    if design.device.platform == "cpu":
+        logger.info(
+            "Resident memory: %.2f GB; the KV cache takes its %.2f GB as requests fill it",
+            resident_bytes() / 2**30,
+            2 * half,
+        )
 
 
 def _log_limits(design: EnginePlan) -> None:

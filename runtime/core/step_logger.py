@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.messages import BucketSteps, EngineStats
 from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.drafts import DraftCounts
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields

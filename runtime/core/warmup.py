@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import LoadProgress, ProgramReport
+from palladio.runtime.telemetry.process_memory import give_back
 
 OnProgress = Callable[[LoadProgress], None]
 
@@ -22,27 +22,26 @@ class WarmUp:
     """Builds programs in a thread of its own.
 
     Args:
-        programs: what is to be built.
-        config: how.
+        design: which programs are to be built, and when.
         on_progress: hears of each program, from the time on that `show` is called.
 
     Attributes:
         seconds: that the programs took which were built before requests are taken.
     """
 
-    def __init__(self, programs: StepPrograms, config: EngineConfig, on_progress: OnProgress) -> None:
+    def __init__(self, design: EnginePlan, on_progress: OnProgress) -> None:
         self.seconds = 0.0
-        self._programs = programs
+        self._programs = programs = design.programs
         self._on_progress = on_progress
         self._shows = False
         self._start = time.perf_counter()
         self._num_before = 0  # programs that were built when `_start` began
         self._first: list[ProgramKey] = []
         self._rest: list[ProgramKey] = []
-        if config.execution.compile == "full":
+        if design.compile == "full":
             self._first = programs.built.declared
-        elif config.execution.compile == "background":
-            splits_prompts = config.scheduler.chunked_prefill_size != -1
+        elif design.compile == "background":
+            splits_prompts = design.limits.chunk != -1
             self._first = programs.first_keys(splits_prompts=splits_prompts)
             self._rest = programs.background_keys(splits_prompts=splits_prompts)
         self._total = len(self._first)
@@ -75,6 +74,7 @@ class WarmUp:
         finally:
             self._shows = False
             self._pool.shutdown()
+            give_back()  # compilers leave as much as all programs take
         for line in describe_programs(built.reports):
             logger.info(line)
 
@@ -103,6 +103,7 @@ class WarmUp:
     def _report_rest(self) -> None:
         self._report()
         if len(self._programs.built.reports) == self._total:
+            give_back()
             logger.info("All programs are ready: %d of %d", len(self._programs.built), self._total)
 
 

@@ -17,7 +17,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
-_FREE = ("quantization", "weight_kinds", "converted_dtype", "dtype", "eos_token_ids", "bos_token_id")
+_FREE = ("quantization", "weight_kinds", "converted_dtype", "stored_dtype", "dtype", "eos_token_ids", "bos_token_id")
 
 
 class WeightLoader:

@@ -19,6 +19,7 @@ from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
+from palladio.runtime.telemetry.process_memory import leave_zeros
 
 Weights = tuple[jax.Array, ...]
 
@@ -150,7 +151,16 @@ class DeviceShape:
     def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
         """The state of an engine in which nothing has run."""
         make = jax.jit(self._slot_state, static_argnums=0, out_shardings=self._slot_shardings())
-        return DeviceState(weights, self.cache.allocate(num_pages, self.mesh), *make(num_pages))
+        return DeviceState(weights, self.allocate_cache(num_pages), *make(num_pages))
+
+    def allocate_cache(self, num_pages: int) -> tuple[jax.Array, ...]:
+        """The pool's arrays, of zeros; on a CPU its pages become resident when something is written to them."""
+        arrays = self.cache.allocate(num_pages, self.mesh)
+        if self.mesh.devices.flat[0].platform == "cpu":
+            for array in jax.block_until_ready(arrays):
+                for shard in array.addressable_shards:
+                    leave_zeros(shard.data.unsafe_buffer_pointer(), shard.data.nbytes)
+        return arrays
 
     def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
         """The same without memory: a ShapeDtypeStruct for each array."""

@@ -122,7 +122,7 @@ class DeviceExecutor:
     def restore_cache(self) -> None:
         """Makes the KV cache anew, of the same size."""
         shape = self.programs.design.shape
-        self.state = self.state._replace(kv_cache=shape.cache.allocate(self._num_pages, shape.mesh))
+        self.state = self.state._replace(kv_cache=shape.allocate_cache(self._num_pages))
 
     def _no_mask(self, num_rows: int) -> jax.Array:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)

@@ -49,9 +49,7 @@ class StepPrograms:
             last_hidden={size: self._hidden(size) for size in buckets.sample},
             hidden={bucket.num_tokens: self._hidden(bucket.num_tokens) for bucket in buckets.prefill},
         )
-        abstract: DeviceState = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-        )
+        abstract: DeviceState = jax.tree.map(_abstract, state)
         for key, program in self.by_key.items():
             jitted, args = program.declaration(abstract)
             built.add(key, jitted, *args)
@@ -145,3 +143,9 @@ class StepPrograms:
         """The hidden states of so many tokens of each rank. Any: it stands where a jax.Array will."""
         ranks, hidden = self.design.shape.ranks, self.design.model.hidden
         return jax.ShapeDtypeStruct((ranks.num_ranks * num_rows, *hidden.shape), hidden.dtype, sharding=ranks.state)
+
+
+def _abstract(x: Any) -> jax.ShapeDtypeStruct:
+    """Of an array, or of what describes one already: some weights lie in an order that they are told to."""
+    is_told = isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None and x.format.layout is not None
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.format if is_told else x.sharding)

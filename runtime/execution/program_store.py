@@ -143,10 +143,13 @@ def _machine(device: jax.Device) -> str:
 def source_digest(package: Path | None = None) -> str:
     """Of all source that decides what a program computes. Args: package: default: the one that is imported."""
     package = package or Path(str(importlib.resources.files("palladio")))
-    texts = (
-        path.read_text(encoding="utf-8") for room in SOURCE_ROOMS for path in sorted((package / room).rglob("*.py"))
+    files = (
+        path
+        for room in SOURCE_ROOMS
+        for path in sorted((package / room).rglob("*"))
+        if path.suffix in (".py", ".json")  # tables of tuned sizes
     )
-    return _digest(*texts)
+    return _digest(*(path.read_text(encoding="utf-8") for path in files))
 
 
 def _digest(*texts: str) -> str:

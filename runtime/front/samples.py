@@ -76,9 +76,7 @@ class RequestIntake:
         self._tokenizer = tokenizer
         self._random = random.Random(info.random_seed)
         self._serial = itertools.count()
-        self._eos_ids = list(info.eos_token_ids)
-        if tokenizer is not None and tokenizer.eos_token_id is not None:
-            self._eos_ids.append(tokenizer.eos_token_id)
+        self._eos_ids = [*info.eos_token_ids, *(() if tokenizer is None else tokenizer.end_ids)]
 
     @property
     def room(self) -> LengthLimit:

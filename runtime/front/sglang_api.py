@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.front.model_switch import ModelSwitch
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.input_embeds import EmbeddedPrompts
@@ -159,7 +160,9 @@ def _meta_info(name: str, last: RequestOutput, weight_version: str) -> dict[str,
         "num_retractions": last.num_retractions,
         "weight_version": weight_version,
     }
-    return meta | time_info(last) if last.finish is not None and last.times is not None else meta
+    if last.finish is None or last.times is None:
+        return meta
+    return meta | time_info(last) | (draft_info(last.trace.drafts) if last.trace is not None else {})
 
 
 class Results:
@@ -288,6 +291,19 @@ def time_info(end: RequestOutput) -> dict[str, float]:
     if timings.decode and end.completion_tokens > 1:
         info["decode_throughput"] = (end.completion_tokens - 1) / timings.decode
     return {name: value for name, value in info.items() if value is not None}
+
+
+def draft_info(drafts: DraftCounts) -> dict[str, float]:
+    """The fields of meta_info that tell of a sample's drafts; none if it had none."""
+    if not drafts.num_draft_rows:
+        return {}
+    return {
+        "spec_verify_ct": drafts.num_draft_rows,
+        "spec_draft_token_num": drafts.num_draft_tokens,
+        "spec_accept_token_num": drafts.num_accepted_drafts,
+        "spec_accept_length": drafts.accept_length,
+        "spec_accept_rate": drafts.accept_rate,
+    }
 
 
 def _prompts(

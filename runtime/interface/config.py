@@ -35,7 +35,8 @@ class ModelSource:
         skip_tokenizer_init: Do not load a tokenizer: requests and answers are token ids only.
         load_format: How weights are read. auto: a converted (Orbax) checkpoint if `palladio convert` wrote one,
             otherwise `*.safetensors`. dummy: random weights made on the device.
-        dtype: Data type of weights and activations. auto: bfloat16 on TPU and GPU, float32 on CPU.
+        dtype: Data type of weights and activations. auto: bfloat16 on TPU and GPU, float32 on CPU, where weights stay
+            bfloat16 if the checkpoint has that and the CPU multiplies it faster. bfloat16 is of weights only on a CPU.
         context_length: Maximum tokens of prompt and output together. Default: the model's limit. Lower it to save KV
             cache.
         trust_remote_code: Run the model repository's own code for the config and the tokenizer (never for the model).
@@ -171,8 +172,9 @@ class ExecutionConfig:
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
         compile: When programs are compiled. full: all of them before the first request. background: the few programs
-            that can serve any request first, then the others while the server takes requests, a few at a time. lazy:
-            each program when a step first needs it; that step waits.
+            that can serve any request first, then the others while the server takes requests, one by one. lazy: each
+            program when a step first needs it; that step waits. auto: background on a CPU, else full; full with several
+            hosts.
         compiled_dir: Directory of exported programs, written by `palladio compile`; a program found there is loaded
             instead of compiled. Not with several hosts. Use only a directory that you trust as much as your code.
         fail_on_recompile: Stop the engine when a step compiles an unexpected program, instead of counting and logging
@@ -191,7 +193,7 @@ class ExecutionConfig:
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
     compilation_cache_dir: str | None = None
-    compile: Literal["full", "background", "lazy"] = "full"
+    compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
     fail_on_recompile: bool = False
     cuda_graph_bs: tuple[int, ...] | None = None

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
@@ -235,6 +236,10 @@ class RankStats:
     num_draft_rows: int = 0
     num_draft_tokens: int = 0
     num_accepted_drafts: int = 0
+
+    @property
+    def drafts(self) -> DraftCounts:
+        return DraftCounts(self.num_draft_rows, self.num_draft_tokens, self.num_accepted_drafts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal, Self
 
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
 
 WaitReason = Literal["slots", "memory", "step", "compile"]
@@ -128,6 +129,7 @@ class RequestTrace:
         retractions: likewise the first MAX_CHUNKS; the request has their number.
         decode: the engine's decode steps while it decoded.
         compile_seconds: that steps took to compile programs while it was here.
+        drafts: its own.
     """
 
     queued: float = 0.0
@@ -137,6 +139,7 @@ class RequestTrace:
     retractions: list[LostPages] = dataclasses.field(default_factory=list)
     decode: DecodeSteps = DecodeSteps()
     compile_seconds: float = 0.0
+    drafts: DraftCounts = dataclasses.field(default_factory=DraftCounts)
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         self.num_chunks += 1
@@ -155,16 +158,16 @@ class RequestTrace:
         """Args: steps: of the engine, while the request decoded."""
         self.decode = self.decode.plus(steps)
 
+    def add_drafts(self, room: int, num_accepted: int) -> None:
+        """See DraftCounts.add."""
+        self.drafts.add(room, num_accepted)
+
     def copy(self) -> "RequestTrace":
         """One that later events do not change."""
+        chunks, retractions, seconds = [c.copy() for c in self.chunks], list(self.retractions), self.compile_seconds
+        drafts = DraftCounts(*vars(self.drafts).values())
         return RequestTrace(
-            self.queued,
-            self.waits.copy(),
-            [chunk.copy() for chunk in self.chunks],
-            self.num_chunks,
-            list(self.retractions),
-            self.decode,
-            self.compile_seconds,
+            self.queued, self.waits.copy(), chunks, self.num_chunks, retractions, self.decode, seconds, drafts
         )
 
 

@@ -14,7 +14,7 @@ def describe_stats(stats: EngineStats) -> dict[str, Any]:
     """The sums over all ranks and the other fields of EngineStats; those of the prefix cache in `cache`, with the
     `hit_rate`: the share of prompt tokens that were found; in `device_idle`, the `count` of values, and `p50` and
     `p99`, which half and 99 % of them do not exceed. Where there are several ranks, `groups` has each one's RankStats
-    and its `cache_hit_rate`."""
+    and its `cache_hit_rate`. `avg_spec_accept_length`: tokens that a row with drafts gives."""
     values, total, idle = dataclasses.asdict(stats), dataclasses.asdict(stats.total), stats.device_idle
     ranks = values.pop("ranks")
     values.pop("unassigned")
@@ -23,6 +23,7 @@ def describe_stats(stats: EngineStats) -> dict[str, Any]:
     cache |= {name: values.pop(name) for name in ("num_self_checks", "num_self_check_failures")}
     values["cache"] = cache | {"hit_rate": _hit_rate(cache)}
     values["device_idle"] |= {"count": sum(idle.counts), "p50": upper_bound(idle, 0.50), "p99": upper_bound(idle, 0.99)}
+    values["avg_spec_accept_length"] = stats.total.drafts.accept_length if stats.total.num_draft_rows else None
     groups = {"groups": [rank | {"cache_hit_rate": _hit_rate(rank)} for rank in ranks]} if len(ranks) > 1 else {}
     return total | values | groups
 

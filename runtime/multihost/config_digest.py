@@ -32,7 +32,8 @@ def model_hash(source: ModelSource) -> str:
     found, folder = hashlib.sha256(), Path(source.model_path)
     for path in (*(folder / name for name in _FILES), Path(source.tokenizer_path or folder) / "tokenizer.json"):
         found.update(path.read_bytes() if path.is_file() else b"none")
-    for path in sorted(folder.glob("*.safetensors")) if source.load_format != "dummy" else ():
+    weights = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
+    for path in weights if source.load_format != "dummy" else ():
         found.update(f"{path.name} {path.stat().st_size}".encode())
         found.update(_sample(path))
     return found.hexdigest()[:16]

@@ -19,6 +19,7 @@ from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_abstract_mesh
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import abstract_weights, check_experts, device_shape, memory_needs
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
@@ -120,7 +121,7 @@ class Deployment:
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
-        dtypes = Dtypes.of(config, place.chip.platform, model)
+        dtypes = Dtypes.of(config, Target(place.chip.platform), model)
         layout = TensorLayout.of(model, num_shards, num_expert_parts, num_sharing)
         over: Mesh = (
             mesh

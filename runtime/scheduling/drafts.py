@@ -1,8 +1,8 @@
 """Decode steps that give a request several tokens: who takes part with how many, and how many drafts were right."""
 
-import dataclasses
 from collections.abc import Sequence
 
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request
@@ -15,40 +15,18 @@ from palladio.runtime.scheduling.scheduled_batch import (
 )
 
 
-@dataclasses.dataclass
-class DraftCounts:
-    """Of steps that were read, since the start.
+def note_drafts(counts: DraftCounts, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> None:
+    """A step that verified has been read: its drafts count for the engine and for their requests.
 
-    Attributes:
-        num_draft_rows: that had room for drafts. num_draft_tokens: that there was room for in them.
-        num_accepted_drafts: that were right.
+    Args:
+        counts: the engine's.
+        read: of each row, all that it sampled.
     """
-
-    num_draft_rows: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_drafts: int = 0
-
-    def note(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> None:
-        """A step that verified. Args: read: of each row, all that it sampled."""
-        for row, output in zip(batch.rows, read, strict=True):
-            if row.num_drafts and not row.is_void:
-                self.num_draft_rows += 1
-                self.num_draft_tokens += row.num_drafts
-                self.num_accepted_drafts += max(0, len(output.token_ids) - 1)
-
-    def since(self, then: "DraftCounts") -> "DraftCounts":
-        """Those after a moment. Args: then: a copy of that moment's."""
-        return DraftCounts(**{name: value - vars(then)[name] for name, value in vars(self).items()})
-
-    @property
-    def accept_length(self) -> float:
-        """Tokens that such a row gives on average."""
-        return 1 + self.num_accepted_drafts / max(self.num_draft_rows, 1)
-
-    @property
-    def accept_rate(self) -> float:
-        """Share of the drafts that were right."""
-        return self.num_accepted_drafts / max(self.num_draft_tokens, 1)
+    for row, output in zip(batch.rows, read, strict=True):
+        if row.num_drafts and not row.is_void:
+            num_accepted = max(0, len(output.token_ids) - 1)
+            counts.add(row.num_drafts, num_accepted)
+            row.request.trace.add_drafts(row.num_drafts, num_accepted)
 
 
 def draft_rows(

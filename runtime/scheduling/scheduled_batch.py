@@ -61,6 +61,7 @@ class SchedulerLimits:
 
 
 MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
+FINE_REQUESTS = 16  # where sizes are fine: less padding than this costs little
 FINE_PREFILL_TOKENS = 256  # from here on padding costs more than another program to compile
 
 
@@ -104,6 +105,7 @@ class Buckets:
         growth: int,
         min_decode: int = 1,
         decode_growth: int = 2,
+        is_fine: bool = False,
         decode: Sequence[int] | None = None,
         max_decode: int | None = None,
     ) -> Self:
@@ -116,14 +118,16 @@ class Buckets:
                 FINE_PREFILL_TOKENS on.
             min_decode: requests of the smallest decode step; less only where less is the most.
             decode_growth: the same for requests: decode steps are many, and each pays for its padding.
+            is_fine: half-way sizes too, from FINE_REQUESTS and FINE_PREFILL_TOKENS on, and growth of at most 2.
             decode: sizes to take in their place. max_decode: leaves larger ones out. max_running is one in any case.
         """
         most = max_running if max_decode is None else min(max_running, max_decode)
-        sizes = _geometric(min(min_decode, most), max_running, decode_growth) if decode is None else decode
+        sizes: Sequence[int] = _geometric(min(min_decode, most), max_running, decode_growth)
+        sizes = decode if decode is not None else _with_half_ways(sizes, FINE_REQUESTS) if is_fine else sizes
         requests = (*sorted({size for size in sizes if size <= most} - {max_running}), max_running)
-        prefill = tuple(
-            PrefillBucket(tokens, min(tokens, max_running)) for tokens in _prefill_sizes(max_step_tokens, growth)
-        )
+        steps: Sequence[int] = _prefill_sizes(max_step_tokens, min(growth, 2) if is_fine else growth)
+        steps = _with_half_ways(steps, FINE_PREFILL_TOKENS) if is_fine else steps
+        prefill = tuple(PrefillBucket(tokens, min(tokens, max_running)) for tokens in steps)
         return cls(requests, prefill, requests)
 
     @classmethod
@@ -186,6 +190,12 @@ def _geometric(low: int, high: int, growth: int) -> tuple[int, ...]:
 def _prefill_sizes(high: int, growth: int) -> tuple[int, ...]:
     coarse = _geometric(min(MIN_PREFILL_TOKENS, high), min(FINE_PREFILL_TOKENS, high), growth)
     return (*coarse[:-1], *_geometric(coarse[-1], high, min(growth, 2)))
+
+
+def _with_half_ways(sizes: Sequence[int], low: int) -> tuple[int, ...]:
+    """Sizes, and the middle between each two from `low` on."""
+    middles = ((size + larger) // 2 for size, larger in itertools.pairwise(sizes) if size >= low)
+    return tuple(sorted({*sizes, *middles}))
 
 
 def _round_up(sizes: Sequence[int], value: int) -> int:

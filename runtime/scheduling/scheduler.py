@@ -1,18 +1,18 @@
 """The scheduler: which requests take part in the next step, and what a step's tokens mean for them.
 
-It runs one step ahead of the device: when it plans step n+1, the tokens of step n may still be on the device, and how
-many they are too (see Request). So a request that turns out to have ended at step n, or goes on from there in another
-way, may be part of step n+1 too; its row is void then. Device steps run in order, so pages and slots can be given to
-others at once.
+It runs one step ahead of the device: when it plans step n+1, the device alone may know the tokens of step n, and how
+many they are (see Request). A request that turns out to have ended at step n, or goes on from there in another way, may
+be part of step n+1 too; its row is void then. Steps run in order, so others can have pages and slots at once.
 """
 
 import time
 from collections.abc import Sequence
 
+from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.drafts import DraftCounts, draft_rows, long_rows
+from palladio.runtime.scheduling.drafts import draft_rows, long_rows, note_drafts
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import (
@@ -182,7 +182,7 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         now = time.time()
         if batch.kind == "verify":
-            self.drafts.note(batch, read)
+            note_drafts(self.drafts, batch, read)
         for row, output in zip(batch.rows, read, strict=True):
             request = row.request
             if row.revision != request.revision:

@@ -1,6 +1,7 @@
 """Memory of this process: what it holds, and what it has freed but not given back."""
 
 import ctypes
+import mmap
 import os
 import resource
 import sys
@@ -44,6 +45,22 @@ def give_back() -> None:
             ctypes.CDLL(None).malloc_trim(0)
         except AttributeError:
             return
+
+
+def leave_zeros(address: int, num_bytes: int) -> None:
+    """Makes memory that holds zeros cost nothing until something is written there: the system takes the pages, and
+    gives others, of zeros, when they are touched. Where it cannot (no Linux, locked memory), nothing happens.
+
+    Args:
+        address: of private memory of this process, not of a file.
+    """
+    if sys.platform != "linux":
+        return
+    page = resource.getpagesize()
+    begin = -(-address // page) * page
+    whole = (address + num_bytes) // page * page - begin
+    if whole > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
 
 
 def _pages() -> tuple[int, int, int]:

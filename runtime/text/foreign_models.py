@@ -8,10 +8,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _COPY = {"gs": "gcloud storage cp --recursive", "s3": "aws s3 cp --recursive"}
 _ORIGINALS = ("params.json", "consolidated.00.pth")
 
-_GGUF = (
-    "GGUF is not supported; give the original Hugging Face model, with config.json and *.safetensors (on the hub, the "
-    "GGUF repository's page names its base model)"
-)
+_MOST_SHOWN = 3  # names of files
 
 
 def describe_address(path: str) -> str | None:
@@ -23,11 +20,6 @@ def describe_address(path: str) -> str | None:
     return f"{path} is a URL: copy the model to a local directory first ({copy} …), and give that directory"
 
 
-def describe_file(path: Path) -> str | None:
-    """Why a file of weights cannot be served by itself; None: it is none that is known."""
-    return f"{path} is a GGUF file: {_GGUF}" if path.suffix.lower() == ".gguf" else None
-
-
 def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
     """What a directory holds in place of a model, and what to do; None: it may be a model, or nothing is known.
 
@@ -35,11 +27,9 @@ def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
         needs_weights: config.json alone does not make it a model.
     """
     if (folder / "config.json").is_file():
-        if needs_weights and any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
-            return f"{folder} has GGUF weights: {_GGUF}"
-        return None
+        return _gguf_files(folder) if needs_weights and not any(folder.glob("*.safetensors")) else None
     if any(folder.glob("*.gguf")):
-        return f"{folder} has GGUF weights: {_GGUF}"
+        return _gguf_files(folder)
     if (folder / "adapter_config.json").is_file():
         base = _base_model(folder / "adapter_config.json")
         return (
@@ -57,6 +47,14 @@ def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
     if inner:
         return f"{folder} has no config.json, but {inner[0]} has one: give that directory"
     return None
+
+
+def _gguf_files(folder: Path) -> str | None:
+    files = [str(file) for file in sorted(folder.glob("*.gguf"))]
+    if not files:
+        return None
+    more = f", … ({len(files)} files)" if len(files) > _MOST_SHOWN else ""
+    return f"{folder} is a directory of GGUF files: give one of them: {', '.join(files[:_MOST_SHOWN])}{more}"
 
 
 def _base_model(config: Path) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
-from palladio.runtime.text.foreign_models import describe_address, describe_file, describe_folder
+from palladio.runtime.text.foreign_models import describe_address, describe_folder
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _MODEL_FILES = (*_TOKENIZER_FILES, "*.safetensors")  # never *.bin
@@ -43,7 +44,8 @@ def resolve_source(source: ModelSource, *, needs_weights: bool = True) -> ModelS
 
 
 def resolve_model_path(path: str, revision: str | None = None, download_dir: str | None = None) -> Path:
-    """The directory of a model: `path` itself if it is one, else a hub id's snapshot (from the cache, or downloaded).
+    """The directory of a model, or its GGUF file: `path` itself if it is one, else a hub id's snapshot (from the cache,
+    or downloaded).
 
     Raises:
         ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
@@ -82,8 +84,9 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: 
     if local.is_dir():
         return local
     if local.is_file():
-        found = describe_file(local) or f"{path} is a file; give the directory that holds {wanted.holds}"
-        raise ConfigError(f"{flag} {found}")
+        if is_gguf(local):
+            return local
+        raise ConfigError(f"{flag} {path} is a file; give the directory that holds {wanted.holds}, or a GGUF file")
     refusal = describe_address(path)
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")

@@ -1,5 +1,6 @@
 """Text to token ids and back: a thin, typed wrapper over a Hugging Face tokenizer."""
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +9,18 @@ from typing import Any, Literal, Self
 
 from jinja2 import TemplateError
 
+from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
+from palladio.runtime.text.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.template_meter import RenderLimitExceededError
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"
+_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>")
+_HARMONY_ENDS = _HARMONY[-2:]
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
     (
         *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
@@ -65,18 +70,23 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Self:
-        """Reads a tokenizer from a model directory.
+        """Reads a tokenizer from a model directory, or from a GGUF file.
 
         Raises:
             ConfigError: there is none, or it cannot be read.
         """
         logging.getLogger("transformers").addFilter(_is_not_about_torch)
-        from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, and not needed without a tokenizer)
+        # seconds to import, and not needed without a tokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
         try:
-            hf_tokenizer = AutoTokenizer.from_pretrained(
-                str(path), trust_remote_code=trust_remote_code, revision=revision
-            )
+            if is_gguf(Path(path)):
+                backend, settings = read_tokenizer(Path(path))
+                hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+            else:
+                hf_tokenizer = AutoTokenizer.from_pretrained(
+                    str(path), trust_remote_code=trust_remote_code, revision=revision
+                )
             if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
                 # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
                 raise ValueError("its vocabulary is empty")
@@ -87,6 +97,10 @@ class Tokenizer:
                 "--skip-tokenizer-init to send and receive token ids only"
             ) from error
         return cls(hf_tokenizer)
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, with the template."""
+        self._hf.save_pretrained(str(folder))
 
     @property
     def bos_token(self) -> str | None:
@@ -100,6 +114,18 @@ class Tokenizer:
     @property
     def eos_token_id(self) -> int | None:
         return self._token_id("eos_token_id")
+
+    @functools.cached_property
+    def is_harmony(self) -> bool:
+        """It has the special tokens of gpt-oss's messages."""
+        return all(self.special_id(text) is not None for text in _HARMONY)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, whatever the model's config says: its end of sequence, and Harmony's of an answer
+        and of a call."""
+        ends = [self.special_id(text) for text in _HARMONY_ENDS] if self.is_harmony else []
+        return tuple(token_id for token_id in (self.eos_token_id, *ends) if token_id is not None)
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that is written exactly like this, if there is one."""
@@ -288,9 +314,9 @@ def _is_not_about_torch(record: logging.LogRecord) -> bool:
 
 
 def _why_unusable(path: Path, error: Exception) -> str:
-    if not path.is_dir():
+    if not path.is_dir() and not path.is_file():
         return "no such directory"
-    if not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+    if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
         return "it holds no tokenizer files"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

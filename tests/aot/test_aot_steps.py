@@ -101,6 +101,14 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
         assert row["temp_bytes"] < 64 * 2**20, table
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_experts_of_two_ranks_of_two_devices_compile(parts, tmp_path):
+    """Two sparse layers: XLA's partitioner aborted where both called one function within the ranks' shard_map."""
+    sizes = ["--devices", "2", "--groups", "2", "--expert-parts", str(parts), "--only", "forward"]
+    programs, table = compile_programs("tpu-v6e", "qwen3-30b-a3b", tmp_path, *sizes)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+
+
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
 @pytest.mark.parametrize(
     ("quantization", "share"),
@@ -143,6 +151,18 @@ def test_experts_of_8_and_4_bits_are_widened_by_the_kernels(target, quantization
     for row in programs:
         assert row["widened"] == 0
         assert row["temp_bytes"] < 64 * 2**20, table
+
+
+@pytest.mark.parametrize("target", ["tpu-v5e", "tpu-v6e", "tpu7x", "h200"])
+@pytest.mark.parametrize("devices", ["1", "4"])
+def test_sizes_that_no_tile_divides_are_not_copied(target, devices, tmp_path):
+    """gpt-oss: 2880 columns. Its table alone is 1.1 GiB, the scales of a layer's experts are 95 MiB."""
+    flags = ["--devices", devices, "--only", "forward", "--quantization", "mxfp4", *ODD]
+    programs, table = compile_programs(target, "gpt-oss-20b", tmp_path, *flags)
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row in programs:
+        assert row["widened"] == 0
+        assert row["temp_bytes"] < 96 * 2**20, table
 
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "h200"])

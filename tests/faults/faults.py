@@ -357,6 +357,27 @@ FAULTS = (
         ("tests/runtime/core/test_sizing.py",),
     ),
     Fault(
+        "a CPU compiles everything before the first request",
+        "runtime/core/sizing.py",
+        'compile="background"',
+        'compile="full"',
+        ("tests/runtime/core/test_sizing.py",),
+    ),
+    Fault(
+        "the whole pool of a CPU is resident from the start",
+        "runtime/execution/device_state.py",
+        '.platform == "cpu"',
+        '.platform == "none"',
+        ("tests/runtime/execution/test_device_state.py",),
+    ),
+    Fault(
+        "attention on a CPU gathers the elements of pages",
+        "pallas_kernels/ragged_paged_attention/xla.py",
+        "MOST_COPIES = 8",
+        "MOST_COPIES = 0",
+        ("tests/pallas_kernels/test_ragged_paged_attention.py",),
+    ),
+    Fault(
         "a block of keys waits for some of its pages",
         "pallas_kernels/ragged_paged_attention/tpu_pages.py",
         "pl.when(number & (1 << power) != 0)",

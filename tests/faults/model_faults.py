@@ -20,6 +20,7 @@ _PLAN, _TRANSFORMS, _FILE = (
     _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
 )
 
+GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harmony.py",)
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
@@ -76,6 +77,63 @@ MODEL_FAULTS = (
         "if choice is not scores:",
         "if choice is scores:",
         EXPERTS,
+    ),
+    # gpt-oss
+    Fault(
+        "the sink is left out of the denominator",
+        "pallas_kernels/ragged_paged_attention/xla.py",
+        "jnp.broadcast_to(sinks, rows), jnp.ones(rows)",
+        "jnp.broadcast_to(sinks, rows), jnp.zeros(rows)",
+        ("tests/model/test_against_transformers.py",),
+    ),
+    Fault(
+        "sinks of padded heads are those of others",
+        _TRANSFORMS,
+        "Box((place.num_queries,), (number * layout.group,), (place.first_query,))",
+        "Box((place.num_queries,), (number * place.num_queries,), (place.first_query,))",
+        GPT_OSS,
+    ),
+    Fault(
+        "gate and up are not taken apart",
+        _TRANSFORMS,
+        "(E, F, 2, D), (0, 2, 1), boxes, (slice(None), slice(None), which)",
+        "(E, 2, F, D), (0, 2, 1), boxes, (slice(None), which)",
+        GPT_OSS,
+    ),
+    Fault(
+        "every device of several adds the experts' bias",
+        "model/moe.py",
+        "jnp.where(lax.axis_index(TENSOR_AXIS) == 0, biases[2], 0)",
+        "biases[2]",
+        FORMATS,
+    ),
+    Fault(
+        "the router's bias is left out of its logits",
+        "model/moe.py",
+        "logits, bias = logits + bias, None",
+        "logits, bias = logits, None",
+        GPT_OSS,
+    ),
+    Fault(
+        "one is not added to an expert's up",
+        "model/moe.py",
+        "jnp.clip(up, -activation.limit, activation.limit) + 1",
+        "jnp.clip(up, -activation.limit, activation.limit)",
+        ("tests/model/test_against_transformers.py",),
+    ),
+    Fault(
+        "a call does not end gpt-oss's answer",
+        "runtime/text/tokenizer.py",
+        "_HARMONY_ENDS = _HARMONY[-2:]",
+        "_HARMONY_ENDS = _HARMONY[-2:-1]",
+        HARMONY,
+    ),
+    Fault(
+        "gpt-oss's prompt repeats the reasoning of former turns",
+        "http/prompts/templates/gpt-oss.jinja",
+        "loop.index0 > state.last_answer",
+        "loop.index0 >= 0",
+        HARMONY,
     ),
     # The loader
     Fault(

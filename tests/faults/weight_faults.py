@@ -3,7 +3,50 @@
 from tests.faults.fault import Fault
 
 FORMATS = ("tests/model/loading/test_formats.py",)
+_NARROW = ("tests/model/weights/test_narrow.py",)
 WEIGHT_FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "one row of bfloat16 is not padded",
+        "pallas_kernels/narrow_matmul/config.py",
+        "min_rows: int = 2",
+        "min_rows: int = 1",
+        _NARROW,
+    ),
+    Fault(
+        "products of bfloat16 have results of bfloat16",
+        "pallas_kernels/narrow_matmul/xla.py",
+        "preferred_element_type=jnp.float32)",
+        "preferred_element_type=jnp.bfloat16).astype(jnp.float32)",
+        _NARROW,
+    ),
+    Fault(
+        "experts lie as bfloat16, of which slices are widened",
+        "model/weights/narrow.py",
+        'is_bits=axes[0] == "experts"',
+        "is_bits=False",
+        _NARROW,
+    ),
+    Fault(
+        "a block of experts' rows begins where its group does",
+        "pallas_kernels/grouped_matmul/blocks.py",
+        "group_sizes[group] + before * size",
+        "group_sizes[group]",
+        _NARROW,
+    ),
+    Fault(
+        "a CPU keeps bfloat16 that the files do not have",
+        "runtime/core/sizing.py",
+        "return has_bfloat16 and smallest",
+        "return smallest",
+        ("tests/runtime/core/test_sizing.py",),
+    ),
+    Fault(
+        "tables of tuned sizes are not part of a program's key",
+        "runtime/execution/program_store.py",
+        'in (".py", ".json")',
+        'in (".py",)',
+        ("tests/runtime/execution/test_program_cache.py",),
+    ),
     Fault(
         "a tied head's scale is dropped",
         "model/weights/scaled.py",

@@ -75,27 +75,14 @@ def launch(tmp_path: Path) -> Iterator[object]:
         process.popen.wait()
 
 
-def test_a_template_without_tools_is_told_of_at_the_start(launch) -> None:
-    process = launch(mode="chatml")
-    process.wait_ready()
-    process.wait_for("(tool calls are read as qwen25 .* --chat-template)")
-    process.popen.send_signal(signal.SIGINT)
-    assert process.popen.wait(20) == 0
-
-
-def test_answers_while_loading_then_serves_and_logs_as_sglang(launch) -> None:
-    process = launch(load_seconds=0.5)
+def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_refuses_new_work(launch) -> None:
+    """The whole life of a server, whose template has no tools."""
+    process = launch(load_seconds=0.5, delay=0.05, mode="chatml")
     assert httpx.get(process.url + "/health").status_code == 503
     process.wait_ready()
     line = r'\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO:     127\.0\.0\.1:\d+ - "GET /v1/models HTTP/1\.1" 200 OK'
     process.wait_for(f"({line})")
-    process.popen.send_signal(signal.SIGINT)
-    assert process.popen.wait(20) == 0
-
-
-def test_sigterm_lets_streams_finish_and_refuses_new_work(launch) -> None:
-    process = launch(delay=0.05)
-    process.wait_ready()
+    process.wait_for("(tool calls are read as qwen25 .* --chat-template)")
     body = {"prompt": "a", "max_tokens": 30, "stream": True}
     with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=20) as stream:
         lines = stream.iter_lines()
@@ -111,15 +98,16 @@ def test_sigterm_lets_streams_finish_and_refuses_new_work(launch) -> None:
     assert process.popen.wait(20) == 0
 
 
-def test_a_second_signal_ends_it_at_once(launch) -> None:
+def test_ctrl_c_drains_too_and_a_second_signal_ends_it_at_once(launch) -> None:
     process = launch(delay=1.0)
     process.wait_ready()
     body = {"prompt": "a", "max_tokens": 30, "stream": True}
     with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=20) as stream:
         lines = stream.iter_lines()
         next(lines)
-        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(signal.SIGINT)
         time.sleep(0.2)
+        assert httpx.get(process.url + "/ready").json()["state"] == "draining"
         begun = time.monotonic()
         process.popen.send_signal(signal.SIGTERM)
         assert process.popen.wait(20) == 0, process.text()

@@ -27,11 +27,11 @@ MAX_RUNNING = 8
 DECODE_SIZES = "--cuda-graph-bs 1 "  # and the largest: quicker to start
 LIMITS = (
     f"--page-size 8 --max-running-requests {MAX_RUNNING} --chunked-prefill-size 64 --max-total-tokens 2048 "
-    f"{DECODE_SIZES}--fail-on-recompile"
+    f"{DECODE_SIZES}--compile full --fail-on-recompile"
 )
 EMBEDDED_LIMITS = (
     "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
-    "--fail-on-recompile"
+    "--fail-on-recompile --compile lazy"
 )
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"

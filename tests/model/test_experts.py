@@ -163,7 +163,7 @@ def rows(number, seed=0):
     [
         ({}, 17),
         ({"norm_topk_prob": True}, 1),
-        ({"num_experts_per_tok": 1}, 17),
+        pytest.param({"num_experts_per_tok": 1}, 17, marks=pytest.mark.slow),  # as test_all_tokens_to_one_expert
         ({"num_experts_per_tok": 6}, 17),  # all of them
         ({"num_experts": 1, "num_experts_per_tok": 1}, 1),
         ({"num_experts": 50}, 17),  # more than there are rows for
@@ -189,7 +189,7 @@ def test_the_backend_goes_with_the_attention():
     assert {attention: Kernels(attention).grouped_matmul for attention in backends} == backends
 
 
-@pytest.mark.parametrize("favourite", [0, 2, 5])
+@pytest.mark.parametrize("favourite", [0, pytest.param(2, marks=pytest.mark.slow), 5])
 def test_all_tokens_to_one_expert(favourite):
     """Every other expert gets no row."""
     layer, experts = sparse_mlp(num_experts_per_tok=1)

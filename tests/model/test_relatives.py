@@ -70,7 +70,7 @@ def test_internlm2_is_llama_in_other_tensors(tmp_path: Path) -> None:
     write_json(same / "config.json", renamed | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
     save_file(as_llama(load_file(path / FILE), config), same / FILE)
     assert differing(str(path), str(same), 1) == []
-    assert call_with_devices(4, __name__, "differing", str(path), str(same), 4) == []
+    assert call_with_devices(__name__, "differing", str(path), str(same), 4) == []
 
 
 def with_images(folder: Path, family: str, architecture: str, prefix: str | None, **outer: Any) -> Path:

@@ -225,7 +225,7 @@ def test_a_scaling_without_a_kind_is_told(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_kinds_that_are_not_supported_are_refused_in_either_object() -> None:
-    for kind in ("dynamic", "proportional"):
+    for kind in ("ntk", "proportional"):
         with pytest.raises(ValueError, match=rf"rope_scaling\.rope_type: '{kind}' is not supported"):
             ModelConfig.from_hf(hf_config({"rope_parameters": PLAIN, "rope_scaling": {"type": kind, "factor": 2.0}}))
         with pytest.raises(ValueError, match=rf"rope_parameters\.rope_type: '{kind}' is not supported"):

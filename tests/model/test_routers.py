@@ -22,7 +22,7 @@ def test_first_layers_without_experts():
     assert sparse.shared_expert == "plain"
     assert config.experts.shared_intermediate_size == 40, "two experts of 20 columns are one of 40"
     groups = RouterGroups(number=4, kept=2, score="best_two")
-    assert sparse.router == RouterSpec(renormalize=True, score="sigmoid", has_bias=True, groups=groups, scale=1.7)
+    assert sparse.router == RouterSpec(renormalize=True, score="sigmoid", bias="choice", groups=groups, scale=1.7)
     assert read("glm4_moe", n_group=1, topk_group=1).layers[-1].mlp.router.groups is None
     assert read("glm4_moe", first_k_dense_replace=3).experts is None
     plain = read("glm4_moe", n_shared_experts=0)
@@ -54,7 +54,7 @@ def test_routers_against_a_loop(score, groups):
     spec = RouterSpec(
         renormalize=score == "sigmoid",
         score=score,
-        has_bias=True,
+        bias="choice",
         groups=groups and RouterGroups(number=4, kept=2, score=groups[0]),
         scale=2.5,
     )

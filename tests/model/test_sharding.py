@@ -1,8 +1,6 @@
 """Rules, meshes, the cache's storage; and a load onto two devices, where each reads only its part."""
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,27 +8,21 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules, make_mesh
+from tests.many_devices import call_with_devices
 from tests.model.driver import load
 from tests.tiny_model import make_checkpoint
 
-TWO_DEVICES = """
-import sys
-from pathlib import Path
-import numpy as np
-from palladio.model.sharding import make_mesh
-from palladio.model.functional import flatten_model
-from tests.model.driver import load
 
-path = Path(sys.argv[1])
-one, two = (load(path, mesh=make_mesh(size))[1] for size in (1, 2))
-for a, b in zip(flatten_model(one)[1], flatten_model(two)[1], strict=True):
-    np.testing.assert_array_equal(a, np.asarray(b)[tuple(map(slice, a.shape))])  # the vocabulary is padded
-    assert len(b.sharding.device_set) == 2
-kernel = two.layers[0].attention.qkv.kernel.values[...]
-assert kernel.addressable_shards[0].data.shape == (48, 1, 5, 8), kernel.sharding
-"""
+def compare_one_with_two(path: str) -> None:
+    one, two = (load(Path(path), mesh=make_mesh(size))[1] for size in (1, 2))
+    for a, b in zip(flatten_model(one)[1], flatten_model(two)[1], strict=True):
+        np.testing.assert_array_equal(a, np.asarray(b)[tuple(map(slice, a.shape))])  # the vocabulary is padded
+        assert len(b.sharding.device_set) == 2
+    kernel = two.layers[0].attention.qkv.kernel.values[...]
+    assert kernel.addressable_shards[0].data.shape == (48, 1, 5, 8), kernel.sharding
 
 
 def test_rules_name_mesh_axes():
@@ -50,8 +42,7 @@ def test_too_few_devices():
 
 def test_two_devices(tmp_path):
     make_checkpoint(tmp_path, "qwen2")
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": os.getcwd()}
-    subprocess.run([sys.executable, "-c", TWO_DEVICES, str(tmp_path)], check=True, env=os.environ | flags)
+    call_with_devices(__name__, "compare_one_with_two", str(tmp_path))
 
 
 def test_cache_storage(tmp_path):

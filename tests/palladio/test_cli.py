@@ -101,7 +101,7 @@ def test_launch_server_without_a_model_is_an_error(launched, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--quantization", "gguf"], "--quantization gguf is not supported: int8, fp8, int4, w8a8"),
+        (["--quantization", "exl2"], "--quantization exl2 is not supported: int8, fp8, int4, w8a8"),
         (["--tp", "0"], "--tp-size must be at least 1"),
         (["--page-size", "0"], "--page-size must be at least 1"),
         (["--what"], "unknown flag --what"),

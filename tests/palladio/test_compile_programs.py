@@ -1,5 +1,6 @@
 """`palladio compile`: what it leaves behind, and how it fails."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from palladio import child, launch_server
 from palladio.__main__ import main
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.interface.config import EngineConfig
+from tests import compile_cache
 from tests.runtime.tiny_engine import build_tiny_model_dir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,16 +29,32 @@ def run(model, *flags):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_programs_are_left_in_the_cache_and_found_there(model, tmp_path):
-    cache = ["--compilation-cache-dir", str(tmp_path / "cache")]
-    first = run(model, *cache)
-    assert first.returncode == 0, first.stderr
-    assert "Programs, compiled: 9" in first.stderr
-    assert "Memory plan" in first.stderr
-    assert "Load weight" not in first.stderr  # there are none in this directory
-    again = run(model, *cache)
-    assert "Programs, cache hit: 9" in again.stderr
-    assert "Programs, compiled" not in again.stderr
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """The command without a process of its own."""
+
+    def run_here(command, environment, words):
+        config = msgspec.json.decode(words, type=EngineConfig)
+        return launch_server.run_worker(lambda: compile_ahead(config))
+
+    monkeypatch.setattr(child, "run_process", run_here)
+    monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
+    with compile_cache.options_kept():
+        yield
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_programs_are_left_in_the_cache_and_found_there(model, tmp_path, caplog):
+    words = ["compile", "--model-path", str(model), *LIMITS, "--compilation-cache-dir", str(tmp_path / "cache")]
+    with caplog.at_level(logging.INFO):
+        assert main(words) == 0
+        assert "Programs, compiled: 9" in caplog.text
+        assert "Memory plan" in caplog.text
+        assert "Load weight" not in caplog.text  # there are none in this directory
+        caplog.clear()
+        assert main(words) == 0
+        assert "Programs, cache hit: 9" in caplog.text
+        assert "Programs, compiled" not in caplog.text
 
 
 @pytest.mark.slow
@@ -79,13 +97,8 @@ def test_a_wrong_flag_is_exit_code_2(model, flags, message):
         ([], {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "10.0.0.1"}),
     ],
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_several_hosts_are_refused(model, monkeypatch, capsys, flags, variables):
-    def in_this_process(command, environment, words):
-        config = msgspec.json.decode(words, type=EngineConfig)
-        return launch_server.run_worker(lambda: compile_ahead(config))
-
-    monkeypatch.setattr(child, "run_process", in_this_process)
-    monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["compile", "--model-path", str(model), *LIMITS, *flags]) == 2

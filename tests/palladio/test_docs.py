@@ -120,7 +120,7 @@ def test_commands_of_the_pages_are_understood():
             commands.add(command)
             if command == "serve" and words:
                 assert parse_server_args(words).args.source.model_path, f"{page.name}: {line}"
-    assert commands == {"serve", "compile", "convert", "plan"}
+    assert commands == {"serve", "compile", "convert", "plan", "tune", "eval"}
 
 
 def test_what_a_container_keeps_is_on_volumes():

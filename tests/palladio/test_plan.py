@@ -283,7 +283,7 @@ def test_a_v4_is_planned_but_not_compiled_for(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 128, "intermediate_size": 2**28}))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 8, "intermediate_size": 2**28}))
     code, _, errors = run("--model-path", str(tmp_path))
     assert (code, "does not fit on any of them with these flags" in errors) == (2, True)
 

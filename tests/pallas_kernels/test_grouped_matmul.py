@@ -10,6 +10,7 @@ import pytest
 from palladio.pallas_kernels.grouped_matmul import Scales, gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
 from palladio.pallas_kernels.target import Target
+from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
@@ -23,10 +24,11 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["gpu_triton", "xla", "reference"])
-@pytest.mark.parametrize("spare_rows", [1, 40])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_matches_numpy(sizes, spare_rows, backend):
+@pytest.mark.parametrize(
+    ("backend", "name", "spare_rows"), pairwise(["gpu_triton", "xla", "reference"], list(SIZES), [1, 40])
+)
+def test_matches_numpy(backend, name, spare_rows):
+    sizes = SIZES[name]
     rows, matrices, expected = _make(sizes, spare_rows, 64, 128)
     call = jax.jit(functools.partial(grouped_matmul, backend=backend, target=INTERPRETED))
     out = call(rows, matrices, jnp.array(sizes, jnp.int32))
@@ -42,32 +44,42 @@ def test_sizes_that_no_tile_divides(D, F):
     np.testing.assert_allclose(out, expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("group", [256, 128, 64, 32, 16])
-@pytest.mark.parametrize("storage", ["int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("backend", ["tpu_scaled", "gpu_triton", "xla", "reference"])
-def test_matrices_of_8_bits_with_scales(backend, storage, group):
+@pytest.mark.parametrize(
+    ("backend", "group", "storage", "name"),
+    pairwise(
+        ["tpu_scaled", "gpu_triton", "xla", "reference"],
+        [256, 128, 64, 32, 16],
+        ["int8", "float8_e4m3fn"],
+        ["one group", "edges", "nothing"],
+    ),
+)
+def test_matrices_of_8_bits_with_scales(backend, group, storage, name):
     """The same as of the widened numbers, for groups of rows that are all (256) or fewer than a kernel's step."""
     target = {"tpu_scaled": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
-    rng = np.random.default_rng(1)
-    for sizes, spare_rows in (([5], 0), (SIZES["edges"], 40), (SIZES["nothing"], 7)):
-        rows, matrices, _ = _make(sizes, spare_rows, 256, 128)
-        matrices = (matrices * (1000 if storage == "int8" else 1)).astype(storage)
-        factors = rng.uniform(0.5, 2.0, (len(sizes), 256 // group, 128)).astype(np.float32)
-        wide = np.asarray(matrices, np.float64) * np.repeat(factors, group, axis=1)
-        of_row = np.repeat(np.arange(len(sizes)), sizes)
-        expected = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(of_row)], wide[of_row])
-        call = functools.partial(grouped_matmul, scales=Scales(factors, group), backend=backend, target=target)
-        out = np.asarray(jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32)))
-        np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
-        assert not out[len(of_row) :].any()
+    rng, sizes = np.random.default_rng(1), SIZES[name]
+    rows, matrices, _ = _make(sizes, 7, 256, 128)
+    matrices = (matrices * (1000 if storage == "int8" else 1)).astype(storage)
+    factors = rng.uniform(0.5, 2.0, (len(sizes), 256 // group, 128)).astype(np.float32)
+    wide = np.asarray(matrices, np.float64) * np.repeat(factors, group, axis=1)
+    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    expected = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(of_row)], wide[of_row])
+    call = functools.partial(grouped_matmul, scales=Scales(factors, group), backend=backend, target=target)
+    out = np.asarray(jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32)))
+    np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
+    assert not out[len(of_row) :].any()
 
 
 FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
-@pytest.mark.parametrize("group", [256, 32])
-@pytest.mark.parametrize("form", ["int4", "int4 with zeros", "float4", "int8 with zeros"])
-@pytest.mark.parametrize("backend", ["tpu_scaled", "gpu_triton", "xla", "reference"])
+@pytest.mark.parametrize(
+    ("backend", "form", "group"),
+    pairwise(
+        ["tpu_scaled", "gpu_triton", "xla", "reference"],
+        ["int4", "int4 with zeros", "float4", "int8 with zeros"],
+        [256, 32],
+    ),
+)
 def test_matrices_of_4_bits(backend, form, group):
     """Whole numbers with and without zero points, and floats by their table."""
     target = {"tpu_scaled": Target("tpu", "v6e", interpret="plain"), "gpu_triton": INTERPRETED}.get(backend, Target())
@@ -88,6 +100,32 @@ def test_matrices_of_4_bits(backend, form, group):
     call = functools.partial(grouped_matmul, scales=scales, backend=backend, target=target)
     matrices = jnp.asarray(stored, jnp.int8 if form.startswith("int8") else jnp.int4)
     out = np.asarray(jax.jit(call)(rows, matrices, jnp.array(sizes, jnp.int32)))
+    np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
+    assert not out[len(of_row) :].any()
+
+
+@pytest.mark.parametrize(
+    ("D", "F", "group", "storage"),
+    [
+        (288, 360, 32, "int4"),
+        (288, 200, 288, "float8_e4m3fn"),
+        pytest.param(416, 130, 64, "float8_e4m3fn", marks=pytest.mark.slow),
+        pytest.param(192, 2880, 16, "int4", marks=pytest.mark.slow),
+    ],
+)
+def test_sizes_that_no_block_of_the_tpu_kernel_divides(D, F, group, storage):
+    """What a last block holds beyond the matrix may be anything: interpreted, it is NaN."""
+    sizes = [1, 15, 0, 17]
+    rng, num_groups = np.random.default_rng(3), -(-D // group)
+    rows = rng.standard_normal((36, D)).astype(np.float32)
+    stored = rng.integers(-8, 8, (len(sizes), D, F))
+    factors = rng.uniform(0.5, 2.0, (len(sizes), num_groups, F)).astype(np.float32)
+    wide = stored * np.repeat(factors, group, axis=1)[:, :D].astype(np.float64)
+    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    expected = np.einsum("md,mdf->mf", rows[: len(of_row)].astype(np.float64), wide[of_row])
+    target = Target("tpu", "v6e", interpret="plain")
+    call = functools.partial(grouped_matmul, scales=Scales(factors, group), backend="tpu_scaled", target=target)
+    out = np.asarray(jax.jit(call)(rows, jnp.asarray(stored).astype(storage), jnp.array(sizes, jnp.int32)))
     np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
     assert not out[len(of_row) :].any()
 

@@ -35,7 +35,7 @@ def test_bfloat16_accumulates_in_float32() -> None:
     assert out.dtype == "bfloat16"
     assert np.isfinite(out.astype(np.float32)).all()
     num_tokens = len(data.expected)
-    wide = attend(SMALL, data, *(x.astype(np.float32) for x in (pages, queries)), "reference")
+    wide = attend(SMALL, data, pages.astype(np.float32), queries.astype(np.float32), "reference")
     np.testing.assert_allclose(out.astype(np.float32)[:num_tokens], wide[:num_tokens], atol=3e-2)
 
 

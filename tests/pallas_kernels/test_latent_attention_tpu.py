@@ -18,6 +18,7 @@ from palladio.pallas_kernels.latent_attention import (
     tpu_config,
     tpu_kernel,
 )
+from palladio.pallas_kernels.ragged_paged_attention.tpu_config import VMEM
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import Case, make
 from tests.pallas_kernels.latent_cases import LAYOUTS, L, R, attend, error, rows_and_queries
@@ -79,7 +80,7 @@ def test_bfloat16_accumulates_in_float32():
     out = attend(SMALL, data, pages, queries, "tpu", PLAIN)
     assert out.dtype == "bfloat16"
     num_tokens = len(data.expected)
-    wide = attend(SMALL, data, *(x.astype(np.float32) for x in (pages, queries)), "reference")
+    wide = attend(SMALL, data, pages.astype(np.float32), queries.astype(np.float32), "reference")
     np.testing.assert_allclose(out.astype(np.float32)[:num_tokens], wide[:num_tokens], atol=3e-2)
 
 
@@ -95,7 +96,7 @@ def test_rows_are_written_by_the_kernel_of_the_cache(one_each):
     np.testing.assert_array_equal(out[1:], np.array(latent_cache_update(*args))[1:])
 
 
-@pytest.mark.parametrize("chip", sorted(tpu_config.VMEM))
+@pytest.mark.parametrize("chip", sorted(VMEM))
 @pytest.mark.parametrize("num_heads", [4, 16, 20, 128])
 @pytest.mark.parametrize("page_size", [16, 48, 128])
 def test_block_sizes_suit_the_kernel(chip, num_heads, page_size):
@@ -105,7 +106,7 @@ def test_block_sizes_suit_the_kernel(chip, num_heads, page_size):
         blocks = tpu_config.latent_blocks(kind, shape, Target("tpu", chip))
         assert blocks.keys % page_size == blocks.keys % blocks.key_chunk == blocks.rows % blocks.row_chunk == 0
         assert blocks.key_chunk % 128 == blocks.heads % 16 == 0
-        assert blocks.vmem < tpu_config.VMEM[chip]
+        assert blocks.vmem < VMEM[chip]
         assert (blocks.queries == 1) == (kind == "decode")
 
 

@@ -14,6 +14,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     kv_page_shape,
     padded_head_size,
     ragged_paged_attention,
+    xla,
 )
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make, metadata_of
 
@@ -39,6 +40,16 @@ def test_matches_the_oracle(backend, case):
     assert out.shape == data.q.shape
     assert np.isfinite(out).all(), "padding or stale rows leaked"
     np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("page_size", "gathers"), [(16, 0), (4, 1)])
+def test_xla_copies_pages_whole_unless_they_are_small(page_size, gathers):
+    """A gather takes XLA:CPU as long as all products."""
+    pages = jnp.zeros((9, *kv_page_shape(1, 2, page_size, 32)[1:]))
+    numbers = jnp.arange(128 // page_size) % 9
+    text = jax.jit(lambda pages, numbers: xla._copy(pages, numbers)).lower(pages, numbers).as_text()
+    assert text.count("stablehlo.gather") == gathers
+    np.testing.assert_array_equal(xla._copy(pages + 1, numbers), (pages + 1)[numbers])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -8,18 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
+from tests import compile_cache
 from tests.runtime.tiny_engine import TinyEngine, build_tiny_model_dir
 
-CACHE_OPTIONS = (
-    "jax_enable_compilation_cache",
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
 EXACT_MODEL = {  # wide enough for the matrix products that larger models run
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -81,8 +74,5 @@ def exact(build: Callable[..., TinyEngine]) -> TinyEngine:
 @pytest.fixture
 def keeps_cache_options() -> Iterator[None]:
     """The test may set up jax's persistent cache as it likes."""
-    before = {name: jax.config.values[name] for name in CACHE_OPTIONS}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with compile_cache.options_kept():
+        yield

@@ -49,6 +49,7 @@ FLAGS: dict[str, Any] = {
     "max_running_requests": 8,
     "chunked_prefill_size": 32,
     "random_seed": 0,
+    "compile": "full",
     "fail_on_recompile": True,
     "compilation_cache_dir": str(compile_cache.folder() / "xla"),
 }

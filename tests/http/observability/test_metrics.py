@@ -135,6 +135,7 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
         "sglang:evicted_tokens_total": [48, 16],
         "sglang:spec_accept_length": [2.2, 1],
         "sglang:spec_accept_rate": [0.4, 0],
+        "palladio:draft_rows_total": [5, 0],
         "palladio:draft_tokens_total": [15, 0],
         "palladio:accepted_drafts_total": [6, 0],
         "sglang:max_total_num_tokens": [10240, 10240],
@@ -147,7 +148,7 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
     labelled = {
         name for name, *labels in scrape.samples if any(label == "dp_rank" and value for label, value in labels)
     }
-    assert len(labelled) == 16, "nothing else is a group's"
+    assert len(labelled) == 17, "nothing else is a group's"
     groups = http.get("/server_info").json()["internal_states"][0]["groups"]
     assert groups == [
         dataclasses.asdict(busy) | {"cache_hit_rate": 0.25},

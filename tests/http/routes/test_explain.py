@@ -251,3 +251,6 @@ def test_meta_info_has_sglangs_names(http: httpx.Client) -> None:
     assert meta["first_token_latency"] == pytest.approx(0.75, abs=1e-3)
     assert meta["request_finished_ts"] - meta["request_received_ts"] == pytest.approx(meta["e2e_latency"], abs=1e-3)
     assert meta["decode_throughput"] == pytest.approx(2 / meta["decode_time"])
+    of_drafts = {"spec_verify_ct": 2, "spec_draft_token_num": 6, "spec_accept_token_num": 3}
+    of_drafts |= {"spec_accept_length": 2.5, "spec_accept_rate": 0.5}
+    assert {name: value for name, value in meta.items() if name.startswith("spec_")} == of_drafts

@@ -22,7 +22,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.4)
     template = tmp_path / "hostile.jinja"
     template.write_text(HOSTILE[name])
     messages = [{"role": "user", "content": "x"}] * (2000 if name == "messages" else 1)
@@ -37,11 +37,12 @@ def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypat
                 answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
                 assert answer.status_code == 200
                 slowest, num_served = max(slowest, time.monotonic() - begun), num_served + 1
+                time.sleep(0.02)
         for chat in chats:
             answer = chat.result()
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == "messages"
-            assert "takes longer than 1 seconds" in answer.json()["error"]["message"]
+            assert "takes longer than 0.4 seconds" in answer.json()["error"]["message"]
         assert num_served >= 3
         assert slowest < 4, "as long as all of them one after the other"
 
@@ -59,6 +60,7 @@ def test_what_one_call_does_keeps_nobody_waiting(serve, tmp_path: Path) -> None:
                 begun = time.monotonic()
                 assert client.get("/health").status_code == 200
                 slowest = max(slowest, time.monotonic() - begun)
+                time.sleep(0.02)
         assert chat.result().status_code in (200, 400)
         assert slowest < 2
 

@@ -154,7 +154,7 @@ def wide_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
 def test_devices_that_cut_groups_in_two(case: str, columns: int, sizes: list[int], tmp_path: Path) -> None:
     """96 columns over 4 devices are 24 each, and a group is 16."""
     path = checkpoint(tmp_path, case, intermediate_size=columns)
-    one, *others = call_with_devices(8, __name__, "wide_logits", str(path), sizes)
+    one, *others = call_with_devices(__name__, "wide_logits", str(path), sizes)
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
@@ -175,7 +175,7 @@ def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[f
 def test_experts_over_devices(case: str, tmp_path: Path) -> None:
     """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""
     path = stacked_checkpoint(tmp_path, case)
-    one, *others = call_with_devices(4, __name__, "logits_in_parts", str(path), [(1, 1), (4, 2)])
+    one, *others = call_with_devices(__name__, "logits_in_parts", str(path), [(1, 1), (4, 2)])
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
@@ -202,7 +202,7 @@ def test_a_converted_checkpoint_keeps_4_bits_and_random_weights_have_them(tmp_pa
     }
     assert manifest["parameters"]["layers.0.mlp.down.kernel.values"]["dtype"] == "int4"
     one, four = (
-        call_with_devices(size, __name__, "kept_and_made", str(source), str(tmp_path / "out"), size) for size in (1, 4)
+        call_with_devices(__name__, "kept_and_made", str(source), str(tmp_path / "out"), size) for size in (1, 4)
     )
     assert one == pytest.approx(four)
     assert one["layers.0.mlp.down.kernel"] > 1

@@ -204,7 +204,7 @@ def test_devices_that_cut_groups_in_two(family: str, quantization: str, columns:
     path = make_checkpoint(tmp_path, family, intermediate_size=columns)
     if quantization == "fp8":
         to_fp8(path, "block")
-    one, *others = call_with_devices(8, __name__, "wide_logits", str(path), [1, 2, 4, 8], quantization)
+    one, *others = call_with_devices(__name__, "wide_logits", str(path), [1, 2, 4, 8], quantization)
     assert np.std(one) > 0.1
     for other in others:
         np.testing.assert_allclose(other, one, atol=2e-5, rtol=0)
@@ -226,7 +226,7 @@ def tokens_of(path: str, sizes: list[tuple[int, int]]) -> list[list[list[int]]]:
 def test_kernels_of_groups_run_in_data_parallel_ranks(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, "qwen2", intermediate_size=192)
     to_fp8(path, "block")
-    one, four = call_with_devices(4, __name__, "tokens_of", str(path), [(1, 1), (2, 2)])
+    one, four = call_with_devices(__name__, "tokens_of", str(path), [(1, 1), (2, 2)])
     assert one == four
     assert len({token for tokens in one for token in tokens}) > 8
 
@@ -260,7 +260,7 @@ def test_a_converted_checkpoint_keeps_its_bits(tmp_path: Path) -> None:
         "axes": ["ffw", None],
     }
     for size in (1, 8):
-        call_with_devices(size, __name__, "converted_numbers", str(source), str(tmp_path / "out"), size)
+        call_with_devices(__name__, "converted_numbers", str(source), str(tmp_path / "out"), size)
 
 
 def test_a_converted_checkpoint_of_another_kind_is_an_error(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def dummy_numbers(path: str, size: int) -> dict[str, float]:
 def test_dummy_weights_are_the_same_over_devices(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, "llama3", intermediate_size=192)
     to_fp8(path, "block")
-    one, four = (call_with_devices(size, __name__, "dummy_numbers", str(path), size) for size in (1, 4))
+    one, four = (call_with_devices(__name__, "dummy_numbers", str(path), size) for size in (1, 4))
     assert one == pytest.approx(four)
 
 

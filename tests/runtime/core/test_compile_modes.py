@@ -16,8 +16,8 @@ from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_promp
 
 MANY: dict[str, Any] = {
     "max_running_requests": 16,
-    "chunked_prefill_size": 512,
-    "max_total_tokens": 2048,
+    "chunked_prefill_size": 64,
+    "max_total_tokens": 1024,
     "cuda_graph_bs": (1, 8),
 }
 FEW: dict[str, Any] = {"max_running_requests": 2, "chunked_prefill_size": 16}
@@ -188,8 +188,8 @@ def test_a_compile_elsewhere_in_the_process_is_not_the_engines(full):
 
 
 def test_program_keys_are_declared_once(full):
-    assert len(full.programs) == len(set(full.programs)) == 3 + 2 * 4 + 4 * 3 + 2  # decode, prefill, sampling, others
-    assert ProgramKey("forward", 16, 512) in full.programs
+    assert len(full.programs) == len(set(full.programs)) == 3 + 2 * 2 + 4 * 3 + 2  # decode, prefill, sampling, others
+    assert ProgramKey("forward", 16, 64) in full.programs
 
 
 @pytest.mark.slow

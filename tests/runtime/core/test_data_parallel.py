@@ -81,7 +81,7 @@ def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -
 
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), "load_balance_method": "prefix"}
-    one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [2, 2]], flags)
+    one, groups = call_with_devices(__name__, "run_on_meshes", str(tiny_dir), [[1, 1], [2, 2]], flags)
     assert_same(groups, one, num_logprobs=60)
     assert groups["hits"], "prefixes are found"
 
@@ -100,7 +100,7 @@ def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: P
 @pytest.mark.slow
 def test_with_other_steps(tiny_dir: Path, tmp_path: Path, flags: dict[str, Any]) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), **flags}
-    one, groups = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [[1, 1], [4, 1]], flags)
+    one, groups = call_with_devices(__name__, "run_on_meshes", str(tiny_dir), [[1, 1], [4, 1]], flags)
     assert_same(groups, one, num_logprobs=60)
 
 
@@ -153,11 +153,11 @@ def one_by_one(folder: str, flags: dict[str, Any]) -> dict[str, list[int]]:
 @pytest.mark.slow
 def test_no_step_compiles_anything_after_the_start(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path)}
-    found = call_with_devices(2, __name__, "closed_set", str(tiny_dir), flags)
+    found = call_with_devices(__name__, "closed_set", str(tiny_dir), flags)
     assert found["num_retractions"] > 0
     assert found["state"] in ("running", "waiting")
     assert found["num_total_tokens"] == [160, 80, 4]
-    assert found["tokens"] == call_with_devices(1, __name__, "one_by_one", str(tiny_dir), flags)
+    assert found["tokens"] == call_with_devices(__name__, "one_by_one", str(tiny_dir), flags)
 
 
 def embed(folder: str, dp_size: int, flags: dict[str, Any]) -> list[list[float]]:
@@ -183,7 +183,7 @@ def embed_on(folder: str, flags: dict[str, Any]) -> list[list[list[float]]]:
 @pytest.mark.slow
 def test_embeddings_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), "cache_self_check": 0.0}
-    one, two = call_with_devices(2, __name__, "embed_on", str(tiny_dir), flags)
+    one, two = call_with_devices(__name__, "embed_on", str(tiny_dir), flags)
     for vector, expected in zip(two, one, strict=True):
         assert vector == pytest.approx(expected, abs=1e-5)
 
@@ -204,7 +204,7 @@ def constrain_on(folder: str, flags: dict[str, Any]) -> list[dict[str, list[int]
 
 @pytest.mark.slow
 def test_a_grammar_in_one_group_beside_free_text_in_another(tiny_dir: Path, tmp_path: Path) -> None:
-    one, two = call_with_devices(2, __name__, "constrain_on", str(tiny_dir), {"compilation_cache_dir": str(tmp_path)})
+    one, two = call_with_devices(__name__, "constrain_on", str(tiny_dir), {"compilation_cache_dir": str(tmp_path)})
     assert two == one
     assert one["0"] != one["1"]
 
@@ -222,7 +222,7 @@ def collectives(folder: str) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 def test_nothing_crosses_the_border_between_groups(tiny_dir: Path) -> None:
-    programs = call_with_devices(4, __name__, "collectives", str(tiny_dir))
+    programs = call_with_devices(__name__, "collectives", str(tiny_dir))
     assert len(programs["forward"]) == len(programs["forward prefill"]) == 3, "the embedding, and two of the one layer"
     for kind, groups in programs.items():
         assert set(groups) <= {"[2,2]<=[4]", "{{0,1},{2,3}}"}, kind
@@ -231,7 +231,7 @@ def test_nothing_crosses_the_border_between_groups(tiny_dir: Path) -> None:
 
 
 def more_devices_than_there_are(folder: str) -> str:
-    flags = {"model_path": folder, "tp_size": 2, "dp_size": 4}
+    flags = {"model_path": folder, "tp_size": 3, "dp_size": 3}
     with pytest.raises(ConfigError) as caught:
         EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
     return str(caught.value)
@@ -239,8 +239,8 @@ def more_devices_than_there_are(folder: str) -> str:
 
 @pytest.mark.slow  # test_tensor_parallel has its like
 def test_more_devices_than_there_are(tiny_dir: Path) -> None:
-    message = call_with_devices(6, __name__, "more_devices_than_there_are", str(tiny_dir))
-    assert message == "--dp-size 4 × --tp-size 2 needs 8 devices, but jax finds 6 (cpu); use --dp-size 3 or less"
+    message = call_with_devices(__name__, "more_devices_than_there_are", str(tiny_dir))
+    assert message == "--dp-size 3 × --tp-size 3 needs 9 devices, but jax finds 8 (cpu); use --dp-size 2 or less"
 
 
 @pytest.mark.slow
@@ -248,6 +248,6 @@ def test_more_devices_than_there_are(tiny_dir: Path) -> None:
 def test_every_family_on_every_mesh(tmp_path: Path, family: str) -> None:
     make_checkpoint(tmp_path, family)
     meshes = [[1, 1, 1], [1, 2, 1], [1, 4, 1], [1, 8, 1], [2, 4, 1], [4, 2, 1]]
-    one, *others = call_with_devices(8, mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, timeout=1500)
+    one, *others = call_with_devices(mesh_requests.__name__, "model_on_meshes", str(tmp_path), meshes, timeout=1500)
     for found in others:
         assert_same(found, one, num_logprobs=60)

@@ -123,7 +123,7 @@ def test_a_seeded_request_ignores_its_retractions(tiny: TinyEngine, alone: list[
 
 def test_a_seeded_request_ignores_a_restart(tiny_dir: Path, alone: list[int]) -> None:
     """Another engine of the same seed, with other buckets."""
-    core = create_core(tiny_dir, chunked_prefill_size=16, max_running_requests=2)
+    core = create_core(tiny_dir, chunked_prefill_size=16, max_running_requests=2, compile="lazy")
     assert generate(core, {"x": PROMPT}, **SAMPLED)["x"] == alone
     assert generate(core, {"x": PROMPT}, **{**SAMPLED, "seed": 4})["x"] != alone
 

@@ -45,6 +45,39 @@ def test_a_prefix_that_is_cached_comes_with_its_tokens(drafting: TinyEngine) -> 
     assert core.stats().total.num_hit_tokens > 40
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 0.05, "top_k": 8},
+    "penalties": {"temperature": 0.05, "presence_penalty": 0.02, "frequency_penalty": -0.02},
+    "logprobs": {"logprobs": 2, "logprob_token_ids": (5, 9)},
+    "least": {"min_tokens": 30, "stop_ids": tuple(range(3, 80))},
+    "stop": {},
+}
+
+
+@pytest.mark.parametrize("pool", [{}, {"max_total_tokens": 160, "schedule_conservativeness": 0.0}], ids=["", "small"])
+def test_each_kind_of_request_has_right_drafts_and_the_same_tokens(
+    tiny: TinyEngine, drafting: TinyEngine, pool: dict[str, Any]
+) -> None:
+    """In float32, with steps of other shapes; the small pool retracts some."""
+    plain = Collector(tiny.core())
+    for name, params in KINDS.items():
+        plain.add(name, COPIES, **{"max_tokens": 48, **params})
+    plain.run()
+    drafted = Collector(drafting.core(**pool))
+    for name, params in KINDS.items():
+        stop_ids = {"stop_ids": (plain.tokens["stop"][30],)} if name == "stop" else {}
+        drafted.add(name, COPIES, **{"max_tokens": 48, **params, **stop_ids})
+    drafted.run()
+    end = plain.tokens["stop"].index(plain.tokens["stop"][30]) + 1
+    assert drafted.tokens == plain.tokens | {"stop": plain.tokens["stop"][:end]}
+    logprobs = [[entry.logprob for entry in of.logprobs["logprobs"]] for of in (drafted, plain)]
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+    accepted = {name: trace.drafts.num_accepted_drafts for name, trace in drafted.traces.items()}
+    assert all(accepted.values()), accepted
+    assert any(drafted.num_retractions.values()) == bool(pool)
+
+
 def test_one_shape_gives_the_same_bits(build: Any) -> None:
     """With --deterministic, log-probabilities too."""
     flags = {"deterministic": True, "chunked_prefill_size": 32}

@@ -18,13 +18,15 @@ INTERPRETED = [pytest.mark.slow, pytest.mark.timeout(1200)]  # to trace and comp
     ("family", "backend"),  # the model tests have all families
     [
         pytest.param("qwen3", "auto", marks=pytest.mark.slow),  # tests/integration has it, by the offline engine
-        ("qwen3_moe", "auto"),
-        *(pytest.param(family, "auto", marks=pytest.mark.slow) for family in ("mistral", "mixtral", "qwen2_moe")),
+        *(
+            pytest.param(family, "auto", marks=pytest.mark.slow)  # below are two, one of them with experts
+            for family in ("mistral", "mixtral", "qwen2_moe", "qwen3_moe")
+        ),
         pytest.param("qwen3_moe", "gpu_triton", marks=INTERPRETED),
         *(
             pytest.param(family, backend, marks=INTERPRETED)
             for backend in ("tpu", "gpu_triton")
-            for family in ("qwen2", "qwen3", "llama3", "mistral", "deepseek_v3")
+            for family in ("qwen2", "qwen3", "llama3", "mistral", "gpt_oss", "deepseek_v3")
         ),
     ],
 )
@@ -51,7 +53,7 @@ def test_greedy_tokens_are_those_of_transformers(family, backend, tmp_path) -> N
         assert collector.tokens[str(i)] == expected.tolist(), f"prompt of {len(prompts_of(family)[i])} tokens"
 
 
-POOLS = {"phi3": 48, "starcoder2": 48, "gemma3": 112, "gemma2": 112, "olmo3": 112, "cohere2": 112}
+POOLS = {"phi3": 48, "starcoder2": 48, "gemma3": 112, "gemma2": 112, "olmo3": 112, "cohere2": 112, "gpt_oss": 112}
 """Tokens, fewer where all layers, or some, keep the newest 12 only."""
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core import aot_compile, engine_plan, startup
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
 from palladio.runtime.core.sizing import Dtypes
@@ -254,6 +255,7 @@ def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
 def test_a_dtype_that_the_models_activations_exceed_is_refused():
     gemma = ModelConfig.from_hf(tiny_config("gemma3"))
     for platform in ("tpu", "gpu"):
-        assert Dtypes.of(EngineConfig.from_flags({"model_path": "x"}), platform, gemma).activations == jnp.bfloat16
+        dtypes = Dtypes.of(EngineConfig.from_flags({"model_path": "x"}), Target(platform), gemma)
+        assert dtypes.activations == jnp.bfloat16
     with pytest.raises(ConfigError, match=r"--dtype half: activations of Gemma3ForCausalLM exceed .* --dtype bfloat16"):
-        Dtypes.of(EngineConfig.from_flags({"model_path": "x", "dtype": "half"}), "gpu", gemma)
+        Dtypes.of(EngineConfig.from_flags({"model_path": "x", "dtype": "half"}), Target("gpu"), gemma)

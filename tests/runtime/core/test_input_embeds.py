@@ -190,9 +190,10 @@ def on_a_mesh(folder: str, rows_folder: str) -> dict[str, Any]:
     return seen(collector, list(MESH_TEXTS))
 
 
+@pytest.mark.slow  # tests/integration/test_several_hosts.py has two devices
 def test_two_ranks_of_two_devices(engine: TinyEngine, tiny_dir: Path, tmp_path: Path) -> None:
     one = run(engine.core(), {name: [ids] for name, ids in MESH_TEXTS.items()}, logprobs=3)
-    ranks = call_with_devices(4, __name__, "on_a_mesh", str(tiny_dir), str(tmp_path))
+    ranks = call_with_devices(__name__, "on_a_mesh", str(tiny_dir), str(tmp_path))
     assert_same(ranks, seen(one, list(MESH_TEXTS)), num_logprobs=30)
 
 

@@ -1,7 +1,9 @@
 """What a platform's defaults make of the flags."""
 
+import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 from palladio.default_model import default_model_path
@@ -9,8 +11,9 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.kv_cache import fitting_page_size
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import device_shape
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.interface.config import EngineConfig
 
 MODEL = default_model_path()
@@ -70,9 +73,61 @@ def test_an_engine_takes_the_page_size_that_fits_unless_a_flag_names_one() -> No
 
     def page_size(platform: str, **flags: Any) -> int:
         config, defaults = EngineConfig.from_flags({"model_path": str(MODEL), **flags}), PlatformDefaults.of(platform)
-        limits, dtypes = EngineLimits.of(config, model, defaults), Dtypes.of(config, platform, model)
+        limits, dtypes = EngineLimits.of(config, model, defaults), Dtypes.of(config, Target(platform), model)
         layout = TensorLayout.of(model, 1, 1)
         return device_shape(config, layout, limits, dtypes, mesh, model.vocab_size, None).page_size
 
     assert (page_size("cpu"), page_size("gpu"), page_size("tpu", page_size=16)) == (16, 16, 16)
     assert page_size("tpu") > 16  # its few small heads
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "weights"),
+    [
+        ({}, {}, "bfloat16"),
+        ({}, {"stored_dtype": None, "dtype": "bfloat16"}, "bfloat16"),  # random weights
+        ({}, {"stored_dtype": "float32"}, "float32"),  # nothing is rounded that the file has
+        ({}, {"stored_dtype": "float16"}, "float32"),
+        ({}, {"hidden_size": 256}, "float32"),  # such matrices stay in caches
+        ({"tp_size": 2}, {}, "float32"),
+        ({"dp_size": 2}, {}, "float32"),
+        ({"dtype": "float32"}, {}, "float32"),
+        ({"dtype": "bfloat16"}, {"hidden_size": 256, "stored_dtype": "float32"}, "bfloat16"),
+    ],
+)
+def test_a_cpu_keeps_the_bfloat16_of_the_files_where_it_multiplies_that_faster(
+    flags: dict[str, Any], changes: dict[str, Any], weights: str
+) -> None:
+    config = EngineConfig.from_flags({"model_path": str(MODEL), **flags})
+    model = ModelConfig.from_hf(*read_model_dir(MODEL))
+    model = dataclasses.replace(model, **{"hidden_size": 1024, "stored_dtype": "bfloat16", **changes})
+    dtypes = Dtypes.of(config, Target("cpu", "avx512_bf16"), model)
+    assert dtypes == Dtypes(weights=jnp.dtype(weights), activations=jnp.float32, kv_cache=jnp.float32)
+    if "dtype" not in flags:
+        assert Dtypes.of(config, Target("cpu", ""), model).weights == jnp.float32  # nobody has measured it
+
+
+@pytest.mark.parametrize(
+    ("platform", "size", "is_fine"), [("cpu", 512, True), ("cpu", 256, False), ("gpu", 512, False)]
+)
+def test_only_a_cpu_has_fine_sizes_and_of_wide_models_only(platform: str, size: int, is_fine: bool) -> None:
+    config, defaults = EngineConfig.from_flags({"model_path": str(MODEL)}), PlatformDefaults.of(platform)
+    model = dataclasses.replace(ModelConfig.from_hf(*read_model_dir(MODEL)), hidden_size=size)
+    assert (24 in EngineLimits.of(config, model, defaults).buckets(config, defaults).decode) == is_fine
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "mode"),
+    [
+        ("cpu", {}, "background"),
+        ("gpu", {}, "full"),
+        ("tpu", {}, "full"),
+        ("cpu", {"compile": "full"}, "full"),
+        ("tpu", {"compile": "background"}, "background"),
+        ("cpu", {"nnodes": 2, "node_rank": 0, "dist_init_addr": "127.0.0.1:1", "tp_size": 2}, "full"),
+    ],
+    ids=str,
+)
+def test_a_cpu_takes_requests_before_all_programs_are_compiled(platform: str, flags: dict[str, Any], mode: str) -> None:
+    config = EngineConfig.from_flags({"model_path": str(MODEL), **flags})
+    assert compile_mode(config, PlatformDefaults.of(platform)) == mode

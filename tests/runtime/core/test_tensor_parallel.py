@@ -40,7 +40,7 @@ def run_on_meshes(folder: str, sizes: list[int]) -> list[dict[str, Any]]:
 
 @pytest.mark.slow  # test_expert_parallel.py and test_data_parallel.py have four devices, in other arrangements
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path) -> None:
-    one, four = call_with_devices(4, __name__, "run_on_meshes", str(tiny_dir), [1, 4])
+    one, four = call_with_devices(__name__, "run_on_meshes", str(tiny_dir), [1, 4])
     assert_same(four, one, num_logprobs=15)
 
 
@@ -55,7 +55,7 @@ def collectives(folder: str, tp_size: int) -> dict[str, list[list[Any]]]:
 
 
 def test_the_collectives_that_the_maths_needs_and_no_others(tiny_dir: Path) -> None:
-    programs = call_with_devices(4, __name__, "collectives", str(tiny_dir), 4)
+    programs = call_with_devices(__name__, "collectives", str(tiny_dir), 4)
     num_layers, hidden_size, vocab_size = 2, 64, 16384
     for kind in ("forward", "forward prefill"):
         opcodes = collections.Counter(opcode for opcode, _ in programs[kind])
@@ -72,12 +72,12 @@ def test_the_collectives_that_the_maths_needs_and_no_others(tiny_dir: Path) -> N
 
 def more_devices_than_there_are(folder: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        EngineCore.create(EngineConfig.from_flags({"model_path": folder, "tp_size": 3}), lambda progress: None)
+        EngineCore.create(EngineConfig.from_flags({"model_path": folder, "tp_size": 9}), lambda progress: None)
     return str(caught.value)
 
 
 def test_more_devices_than_there_are(tiny_dir: Path) -> None:
-    message = call_with_devices(2, __name__, "more_devices_than_there_are", str(tiny_dir))
-    assert message == "--tp-size 3 needs that many devices, but jax finds 2 (cpu); use --tp-size 2 or less"
+    message = call_with_devices(__name__, "more_devices_than_there_are", str(tiny_dir))
+    assert message == "--tp-size 9 needs that many devices, but jax finds 8 (cpu); use --tp-size 8 or less"
     with pytest.raises(ConfigError, match="--tp-size must be at least 1, got 0"):
         EngineConfig.from_flags({"model_path": "m", "tp_size": 0})

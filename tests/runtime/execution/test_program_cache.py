@@ -3,11 +3,8 @@
 import ast
 import contextlib
 import logging
-import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +17,7 @@ import pytest
 from palladio.runtime.execution import program_store
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache, use_persistent_cache
 from palladio.runtime.execution.program_store import SOURCE_ROOMS, ProgramStore, source_digest
+from tests.many_devices import call_with_devices
 
 ROOT = Path(__file__).resolve().parents[3]
 VECTOR = jax.ShapeDtypeStruct((8,), jnp.float32)
@@ -183,19 +181,19 @@ def test_another_model_version_source_or_argument_is_a_miss(monitor, store, tmp_
         assert ProgramStore(folder, "a model", devices).load("0", (VECTOR,)) is None
 
 
+def keep_for_one_device(folder: str) -> None:
+    assert len(jax.devices()) > 1
+    use_persistent_cache(None)  # what comes from there can't be exported
+    x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    store = ProgramStore(Path(folder), "a model", jax.devices()[:1])
+    store.save("f", (x,), jax.jit(lambda x: x + 1).lower(x).compile())
+    program = store.load("f", (x,))
+    assert program is not None
+    assert program(jnp.ones(8))[0] == 2
+
+
 def test_a_program_for_one_of_many_devices(tmp_path):
-    code = (
-        "import jax, jax.numpy as jnp\n"
-        "from pathlib import Path\n"
-        "from palladio.runtime.execution.program_store import ProgramStore\n"
-        "x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))\n"
-        f"store = ProgramStore(Path({str(tmp_path)!r}), 'a model', jax.devices()[:1])\n"
-        "store.save('f', (x,), jax.jit(lambda x: x + 1).lower(x).compile())\n"
-        "assert len(jax.devices()) == 4\n"
-        "assert store.load('f', (x,))(jnp.ones(8))[0] == 2\n"
-    )
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=100)
+    call_with_devices(__name__, "keep_for_one_device", str(tmp_path))
 
 
 def test_exported_programs_can_be_read_by_other_users(monitor, store, tmp_path):
@@ -225,6 +223,15 @@ def test_the_digest_covers_every_room_that_decides_what_a_program_computes(room,
     text = file.read_text(encoding="utf-8")
     changed = re.sub(r"^(_?[A-Z][A-Z_]+ = )(.+)$", r"\1(\2)", text, count=1, flags=re.MULTILINE)
     file.write_text(changed if changed != text else text + "\nCHANGED = 1\n", encoding="utf-8")
+    assert source_digest(tmp_path) != before
+
+
+def test_the_digest_covers_tables_of_tuned_sizes(tmp_path):
+    (tmp_path / "pallas_kernels").mkdir()
+    table = tmp_path / "pallas_kernels" / "table.json"
+    table.write_text("{}", encoding="utf-8")
+    before = source_digest(tmp_path)
+    table.write_text('{"rows": 2}', encoding="utf-8")
     assert source_digest(tmp_path) != before
 
 

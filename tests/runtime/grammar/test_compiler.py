@@ -23,7 +23,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.telemetry.process_memory import give_back, private_bytes
-from tests.many_devices import call_with_devices
+from tests.many_devices import call_in_new_process
 from tests.runtime.core.constrained import EOS, run
 from tests.runtime.tiny_engine import VOCAB_SIZE, TinyEngine, random_prompt
 
@@ -236,7 +236,7 @@ def growth_and_rest(folder: str) -> tuple[int, int]:
 
 def test_flushing_gives_memory_back(tiny_dir: Path) -> None:
     """To the system, not only to the process: one of its own, for what other tests have left comes and goes too."""
-    grown, rest = call_with_devices(1, __name__, "growth_and_rest", str(tiny_dir))
+    grown, rest = call_in_new_process(__name__, "growth_and_rest", str(tiny_dir))
     assert grown > 30 * MIB
     assert rest < grown / 2
 

@@ -1,6 +1,7 @@
 """The engine's configuration: what may be said, what is refused, and where caches lie."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,28 @@ def test_what_cannot_be_of_hosts_is_named(flags, message):
     assert str(error.value).startswith(message)
 
 
-NGRAM = {"speculative_algorithm": "NGRAM"}
+def vllm(**keys):
+    return {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": 5, **keys})}
+
+
+NGRAM, VLLM = {"speculative_algorithm": "NGRAM"}, vllm()
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ({}, None),
+        (NGRAM, (3, 1, 12)),
+        (VLLM, (5, 5, 5)),
+        (vllm(prompt_lookup_max=4), (5, 4, 4)),
+        (vllm(prompt_lookup_min=2, prompt_lookup_max=4), (5, 2, 4)),
+        ({"speculative_config": '{"model": "[ngram]", "num_speculative_tokens": 1}'}, (1, 5, 5)),
+    ],
+)
+def test_drafts_by_the_flags_of_sglang_and_by_those_of_vllm(flags, settings):
+    config = EngineConfig.from_flags({"model_path": "m", **flags}).speculative
+    assert config.ngram == settings
+    assert config.num_drafts == (settings[0] if settings else 0)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +122,17 @@ NGRAM = {"speculative_algorithm": "NGRAM"}
         ({"speculative_num_draft_tokens": 5}, "--speculative-num-draft-tokens needs --speculative-algorithm NGRAM"),
         ({**NGRAM, "num_continuous_decode_steps": 2}, "--speculative-algorithm and --num-continuous-decode-steps both"),
         ({**NGRAM, "is_embedding": True}, "--is-embedding has no decode steps: leave --speculative-algorithm out"),
+        ({**VLLM, **NGRAM}, "--speculative-algorithm is given by --speculative-config already"),
+        ({**VLLM, "is_embedding": True}, "--is-embedding has no decode steps: leave --speculative-config out"),
+        ({**VLLM, "num_continuous_decode_steps": 2}, "--speculative-config and --num-continuous-decode-steps both"),
+        ({"speculative_config": "ngram"}, "--speculative-config must be a JSON object, got 'ngram': Expecting"),
+        ({"speculative_config": "[1]"}, "--speculative-config must be a JSON object, got '[1]'"),
+        ({"speculative_config": '{"method": "eagle3"}'}, "--speculative-config: method must be ngram, got 'eagle3'"),
+        (vllm(draft_tensor_parallel_size=2), "--speculative-config: draft_tensor_parallel_size is not supported"),
+        ({"speculative_config": '{"method": "ngram"}'}, "--speculative-config: num_speculative_tokens is missing"),
+        (vllm(num_speculative_tokens=32), "--speculative-config: num_speculative_tokens must be in 1 … 31, got 32"),
+        (vllm(prompt_lookup_min=True), "--speculative-config: prompt_lookup_min must be in 1 … 64, got True"),
+        (vllm(prompt_lookup_min=3, prompt_lookup_max=2), "--speculative-config: prompt_lookup_min must not be over"),
     ],
 )
 def test_what_cannot_be_of_drafts_is_named(flags, message):

@@ -39,6 +39,7 @@ def test_sums_over_ranks_and_what_each_of_them_tells():
     expected |= {"last_gen_throughput": 60.0, "new_token_ratio": 0.7, "num_retracted_waiting": 1}
     expected |= {"num_retractions": 9, "num_waiting_tokens": 34}
     expected |= {"num_draft_rows": 5, "num_draft_tokens": 15, "num_accepted_drafts": 6}
+    expected |= {"avg_spec_accept_length": 2.2}
     assert {name: answer[name] for name in expected} == expected
     assert answer["cache"] == {
         "enabled": False,

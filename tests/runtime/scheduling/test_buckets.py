@@ -22,6 +22,17 @@ def test_every_size_up_to_the_limits_has_a_bucket(growth: int, max_running: int,
             assert bucket.num_requests >= requests
 
 
+def test_fine_sizes_pad_at_most_a_third_where_padding_costs() -> None:
+    buckets = Buckets.create(max_running=64, max_step_tokens=1024, growth=4, is_fine=True)
+    assert buckets.decode == buckets.sample == (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    assert [bucket.num_tokens for bucket in buckets.prefill] == [16, 32, 64, 128, 256, 384, 512, 768, 1024]
+    assert {bucket.num_requests for bucket in buckets.prefill} <= set(buckets.sample)
+    odd = Buckets.create(max_running=100, max_step_tokens=700, growth=4, is_fine=True)
+    assert odd.decode == (1, 2, 4, 8, 16, 24, 32, 48, 64, 82, 100)
+    assert [bucket.num_tokens for bucket in odd.prefill] == [16, 32, 64, 128, 256, 384, 512, 606, 700]
+    assert Buckets.create(max_running=64, max_step_tokens=64, growth=4, is_fine=True, decode=(8,)).decode == (8, 64)
+
+
 def test_prefill_buckets_sample_in_decode_sizes() -> None:
     """So that one set of sampling programs serves both kinds of step."""
     buckets = Buckets.create(max_running=200, max_step_tokens=8192, growth=4)

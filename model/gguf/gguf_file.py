@@ -1,0 +1,210 @@
+"""GgufFile: the header of a GGUF file (metadata, and where each tensor is), and views of its bytes."""
+
+import dataclasses
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from palladio.model.errors import CheckpointError
+
+PLAIN: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
+    {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+)
+BLOCKS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q6_K": (256, 210)}
+)
+"""Types whose numbers lie in blocks along a row: numbers and bytes of a block."""
+
+_TYPES: Final = {
+    **dict(
+        enumerate(
+            [
+                "F32",
+                "F16",
+                "Q4_0",
+                "Q4_1",
+                "Q4_2",
+                "Q4_3",
+                "Q5_0",
+                "Q5_1",
+                "Q8_0",
+                "Q8_1",
+                "Q2_K",
+                "Q3_K",
+                "Q4_K",
+                "Q5_K",
+                "Q6_K",
+                "Q8_K",
+            ]
+        )
+    ),
+    **dict(enumerate(["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"], 16)),
+    **dict(enumerate(["I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16"], 24)),
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+    40: "NVFP4",
+}
+_NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_FLOAT32, _TEXT, _ARRAY = 6, 8, 9
+_VERSIONS = (2, 3)
+_MOST_DIMENSIONS = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """Where a tensor is.
+
+    Attributes:
+        name: in the file. dtype: the type's name in ggml.
+        shape: of its numbers, the inputs last, as safetensors have it.
+        start, stop: its bytes in the file.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class GgufFile:
+    """One open file. Arrays read from it are views of the map: use them before `close`.
+
+    Attributes:
+        metadata: by key: numbers, texts, and lists of either.
+        tensors: by name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            CheckpointError: the file is missing, truncated or corrupt, or of another version.
+        """
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}") from error
+        header = _Header(path, self._map)
+        self.metadata, self.tensors = header.metadata, header.tensors
+
+    def read(self, tensor: GgufTensor) -> np.ndarray[Any, np.dtype[Any]]:
+        """A read-only view: of numbers where the type is plain, else of bytes, u8[…, bytes of a row]."""
+        raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
+        if tensor.dtype in PLAIN:
+            return raw.view(PLAIN[tensor.dtype]).reshape(tensor.shape)
+        return raw.reshape(*tensor.shape[:-1], -1)
+
+    def release(self, tensor: GgufTensor) -> None:
+        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
+        first = tensor.start - tensor.start % mmap.PAGESIZE
+        if tensor.stop > first:
+            self._map.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)
+
+    def close(self) -> None:
+        """Views must be gone."""
+        self._map.close()
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a path is a file that is called so."""
+    return path.suffix.lower() == ".gguf" and path.is_file()
+
+
+class _Header:
+    """Reads what is before the numbers."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._at = path, data, 4
+        if data[:4] != b"GGUF":
+            raise CheckpointError(f"{path} is not a GGUF file: it does not begin with GGUF")
+        version = self._number("I")
+        if version not in _VERSIONS:
+            raise CheckpointError(
+                f"{path} has version {version} of GGUF, or is of a big-endian machine; supported: little-endian files "
+                f"of version {' and '.join(map(str, _VERSIONS))}. Download a newer file"
+            )
+        num_tensors, num_keys = self._number("Q"), self._number("Q")
+        self.metadata: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._text()
+            self.metadata[key] = self._value(self._number("I"))
+        alignment = self.metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise CheckpointError(f"{path} is corrupt: general.alignment is {alignment!r}")
+        entries = [self._entry() for _ in range(num_tensors)]
+        data_start = -(-self._at // alignment) * alignment
+        self.tensors: dict[str, GgufTensor] = {}
+        for name, kind, shape, offset in entries:
+            if name in self.tensors:
+                raise CheckpointError(f"{path} is corrupt: it has tensor {name} twice")
+            self.tensors[name] = self._tensor(name, kind, shape, data_start + offset)
+
+    def _entry(self) -> tuple[str, int, tuple[int, ...], int]:
+        name, count = self._text(), self._number("I")
+        if not 0 < count <= _MOST_DIMENSIONS:
+            raise CheckpointError(f"{self._path} is corrupt: tensor {name} has {count} dimensions")
+        sizes = tuple(self._number("Q") for _ in range(count))
+        return name, self._number("I"), sizes[::-1], self._number("Q")
+
+    def _tensor(self, name: str, kind: int, shape: tuple[int, ...], start: int) -> GgufTensor:
+        dtype = _TYPES.get(kind, f"type {kind}")
+        if dtype in PLAIN:
+            size = math.prod(shape) * PLAIN[dtype].itemsize
+        elif dtype in BLOCKS:
+            numbers, num_bytes = BLOCKS[dtype]
+            if shape[-1] % numbers:
+                raise CheckpointError(
+                    f"{self._path} is corrupt: tensor {name} of type {dtype} has rows of {shape[-1]} numbers, no "
+                    f"multiple of {numbers}"
+                )
+            size = math.prod(shape) // numbers * num_bytes
+        else:
+            size = 0  # whoever wants it says that its type is not supported
+        if start + size > len(self._data):
+            raise CheckpointError(
+                f"{self._path} is truncated: tensor {name} ends at byte {start + size}, but the file has "
+                f"{len(self._data)} bytes. Download it again"
+            )
+        return GgufTensor(name, dtype, shape, start, start + size)
+
+    def _value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self._text()
+        if kind == _ARRAY:
+            of, count = self._number("I"), self._number("Q")
+            if of == _TEXT:
+                return [self._text() for _ in range(count)]
+            if of in _NUMBERS:
+                form = f"<{min(count, len(self._data))}{_NUMBERS[of]}"
+                return list(struct.unpack(form, self._bytes(struct.calcsize(form))))
+        if kind in _NUMBERS:
+            value = self._number(_NUMBERS[kind])
+            return float(str(np.float32(value))) if kind == _FLOAT32 else value  # 1e-6, not 9.999999974752427e-7
+        raise CheckpointError(f"{self._path} is corrupt: metadata of type {kind}")
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(f"<{form}", self._bytes(struct.calcsize(f"<{form}")))[0]
+
+    def _text(self) -> str:
+        return self._bytes(self._number("Q")).decode("utf-8", "replace")
+
+    def _bytes(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._data):
+            raise CheckpointError(
+                f"{self._path} is truncated: its header goes on behind the end of the file. Download it again"
+            )
+        found, self._at = self._data[self._at : end], end
+        return found

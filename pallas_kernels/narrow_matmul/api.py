@@ -1,0 +1,56 @@
+"""The public face of narrow matmul."""
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.narrow_matmul import xla
+from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
+
+_USUAL = NarrowProducts()
+
+
+def narrow_matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts = _USUAL) -> jax.Array:
+    """Multiplies rows, rounded to bfloat16, with a matrix; sums are in float32.
+
+    Args:
+        rows: f32[T, in].
+        matrix: bf16[out…, in].
+        products: how this kind of CPU multiplies.
+
+    Returns:
+        f32[T, out…].
+
+    Raises:
+        ValueError: arguments do not fit together.
+    """
+    if rows.ndim != 2 or rows.shape[1] != matrix.shape[-1] or matrix.dtype != jnp.bfloat16:
+        raise ValueError(
+            f"rows {rows.shape} and matrix {matrix.dtype}{matrix.shape} do not fit together: they are [T, in] and "
+            "bfloat16[out…, in]"
+        )
+    return xla.matmul(rows.astype(jnp.float32), matrix, products)
+
+
+def narrow_grouped_matmul(
+    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts = _USUAL
+) -> jax.Array:
+    """Multiplies the first group of rows with the first matrix, the next one with the second, and so on.
+
+    Args:
+        rows: f32[M, in].
+        bits: u16[E, out, in], those of bfloat16 matrices.
+        group_sizes: i32[E], rows of each group; their sum is at most M.
+        products: how this kind of CPU multiplies.
+
+    Returns:
+        f32[M, out]; 0 for rows of no group.
+
+    Raises:
+        ValueError: arguments do not fit together.
+    """
+    if rows.ndim != 2 or rows.shape[1] != bits.shape[-1] or bits.dtype != jnp.uint16 or bits.ndim != 3:
+        raise ValueError(
+            f"rows {rows.shape} and bits {bits.dtype}{bits.shape} do not fit together: they are [M, in] and "
+            "uint16[E, out, in]"
+        )
+    return xla.grouped_matmul(rows.astype(jnp.float32), bits, group_sizes, products)

@@ -1,0 +1,55 @@
+"""How a kind of CPU multiplies with bfloat16 matrices: read from a table that `palladio tune` measured.
+
+Nothing is measured at a start: the same flags on the same kind of CPU give the same programs.
+"""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from palladio.pallas_kernels.target import Target
+
+TUNED = Path(__file__).resolve().parent.parent / "tuned"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NarrowProducts:
+    """
+    Attributes:
+        min_rows: products of fewer rows are padded to so many: XLA:CPU widens the whole matrix for one row.
+        min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or nobody
+            measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
+            more than it gains.
+    """
+
+    min_rows: int = 2
+    min_hidden_size: int | None = None
+
+    @classmethod
+    def of(cls, target: Target) -> Self:
+        """As the table of the target's kind says."""
+        table = _table(target.kind)
+        return cls(**table["products"]) if table else cls()
+
+    def describe(self) -> str:
+        """For the log."""
+        return f"bfloat16[out, in] with {self.min_rows} rows or more"
+
+
+def table_path(kind: str, folder: Path = TUNED) -> Path:
+    """Args: kind: see Target."""
+    return folder / kind / "narrow_matmul.json"
+
+
+@functools.cache
+def _table(kind: str) -> dict[str, Any]:
+    file = table_path(kind)
+    return read_table(file) if kind and file.is_file() else {}
+
+
+def read_table(file: Path) -> dict[str, Any]:
+    """As `palladio tune` wrote it."""
+    table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return table

@@ -1,0 +1,98 @@
+"""gpt-oss's messages, as openai-harmony renders them and takes them apart (see make_harmony_cases): the built-in chat
+template, the two parsers, and a server of a model that brings no template."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from palladio.http.chat.chat_output import MessagePlan
+from palladio.http.chat.reasoning_plan import ReasoningPlan
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.reasoning.registry import find_family
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.registry import find_format
+from palladio.runtime.front.samples import RequestIntake
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.text.tokenizer import Tokenizer
+from tests.fake_engine import FakeEngine
+from tests.http.chat.test_chat_output import read
+from tests.http.conftest import running_server
+from tests.runtime.fake_core import make_ready
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+CASES = json.loads((Path(__file__).parent / "harmony_cases.json").read_text(encoding="utf-8"))
+FUNCTIONS = {name: Function(name, {"type": "object"}) for name in ("look", "now")}
+
+
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("harmony"), is_harmony=True))
+
+
+@pytest.mark.parametrize("name", CASES["conversations"])
+def test_the_built_in_template(name: str, harmony: Tokenizer) -> None:
+    case = CASES["conversations"][name]
+    effort = {key: case[key] for key in ("reasoning_effort",) if key in case}
+    found = ChatTemplate(HttpConfig()).render(harmony, case["messages"], kwargs=effort, tools=case.get("tools"))
+    assert re.sub(r"(Current date:) \d{4}-\d\d-\d\d", r"\1 2025-06-28", found) == case["prompt"]
+
+
+@pytest.mark.parametrize("case", CASES["completions"], ids=lambda case: case["text"][:60])
+def test_completions(case: dict[str, Any]) -> None:
+    """What the library gives for each message, in the field that it belongs to."""
+    expected: dict[str, list[str]] = {"analysis": [], "content": []}
+    calls = {}
+    for message in case["messages"]:
+        recipient = message["recipient"] or ""
+        if recipient.startswith("functions."):
+            calls[len(calls)] = (recipient.removeprefix("functions."), message["text"])
+        else:
+            expected["analysis" if message["channel"] == "analysis" else "content"].append(message["text"])
+    plan = MessagePlan(
+        ReasoningPlan(find_family("gpt-oss")),
+        PromptEnd("<|start|>user<|message|>hi<|end|><|start|>assistant"),
+        lambda: find_format("openai").new_parser(FUNCTIONS),
+    )
+    wanted = ("\n".join(expected["analysis"]), "\n".join(expected["content"]), calls)
+    assert read(plan.new_parser(), [case["text"]]) == wanted
+    assert read(plan.new_parser(), list(case["text"])) == wanted
+
+
+def test_tokens_that_end_an_answer(harmony: Tokenizer, tokenizer: Tokenizer) -> None:
+    ends = {harmony.special_id(text) for text in ("<|return|>", "<|call|>")}
+    assert set(harmony.end_ids) == ends
+    assert tokenizer.end_ids == (tokenizer.eos_token_id,)
+    request = GenerationRequest("r", [5], SamplingParams())
+    (sample,) = RequestIntake(make_ready(eos_token_ids=[2]), harmony).resolve(request)
+    assert set(sample.stop_token_ids) == {2, *ends}
+
+
+def test_a_server_of_a_model_without_a_template(harmony: Tokenizer) -> None:
+    """Parsers and template are chosen by the model; effort, channels and calls go through both APIs."""
+    call = "<|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>"
+    engine = FakeEngine(harmony, reply=f"<|channel|>analysis<|message|>Hm.<|end|>{call}")
+    tool = {"name": "now", "parameters": {"type": "object", "properties": {}}}
+    with running_server(engine, HttpConfig()) as url:
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": "The time?"}], "reasoning_effort": "low"}
+        body["tools"] = [{"type": "function", "function": tool}]
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        message = answer.json()["choices"][0]["message"]
+        assert message["reasoning_content"] == "Hm."
+        assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+        prompt = harmony.decode(engine.calls[-1].prompt_ids, skip_special_tokens=False)
+        assert "\n\nReasoning: low\n\n" in prompt
+        assert prompt.endswith(
+            "type now = () => any;\n\n} // namespace functions<|end|>"
+            "<|start|>user<|message|>The time?<|end|><|start|>assistant"
+        )
+        body = {"input": "The time?", "reasoning": {"effort": "high"}, "tools": [{"type": "function", **tool}]}
+        items = httpx.post(f"{url}/v1/responses", json=body).json()["output"]
+        assert [item["type"] for item in items] == ["reasoning", "function_call"]
+        assert "Reasoning: high" in harmony.decode(engine.calls[-1].prompt_ids, skip_special_tokens=False)

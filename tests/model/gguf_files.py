@@ -1,0 +1,204 @@
+"""Writes GGUF files of tiny checkpoints, by the format's definition, as llama.cpp's converter would: names, metadata,
+the order of the rows of Llama's queries and keys, norms with 1 added. Nothing of the product computes here."""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.model.safetensors_writer import write_safetensors
+from tests.tiny_model import write_json
+
+NUMBERS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30}
+SIZES = {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q6_K": (256, 210)}
+PARTS = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+}
+GEMMA_PARTS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+Tensor = tuple[str, tuple[int, ...], bytes]  # type, shape with the inputs last, and what is in the file
+
+
+def _text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def _value(value: Any) -> bytes:
+    match value:
+        case bool():
+            return struct.pack("<I?", 7, value)
+        case int():
+            return struct.pack("<Ii", 5, value)
+        case float():
+            return struct.pack("<If", 6, value)
+        case str():
+            return struct.pack("<I", 8) + _text(value)
+        case [str(), *_]:
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
+        case [float(), *_]:
+            return struct.pack(f"<IIQ{len(value)}f", 9, 6, len(value), *value)
+        case list():
+            return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
+    raise TypeError(value)
+
+
+def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], version: int = 3) -> Path:
+    """Tensors begin at multiples of 32 bytes."""
+    head = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(metadata))]
+    head += [_text(key) + _value(value) for key, value in metadata.items()]
+    body = b""
+    for name, (kind, shape, data) in tensors.items():
+        sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head.append(_text(name) + sizes + struct.pack("<IQ", NUMBERS[kind], len(body)))
+        body += data + bytes(-len(data) % 32)
+    header = b"".join(head)
+    path.write_bytes(header + bytes(-len(header) % 32) + body)
+    return path
+
+
+def drawn_blocks(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """u8[rows, blocks, bytes]: every bit drawn, but scales of a size that weights have."""
+    numbers, size = SIZES[kind]
+    blocks = rng.integers(0, 256, (shape[0], shape[1] // numbers, size), dtype=np.uint8)
+    places = {"Q8_0": ((0, 4e-4),), "Q4_K": ((0, 1e-4), (2, 6e-4)), "Q6_K": ((208, 1e-5),)}[kind]
+    for start, scale in places:
+        halves = (rng.uniform(0.5, 2, blocks.shape[:2]) * scale).astype(np.float16)
+        blocks[..., start : start + 2] = halves[..., None].view(np.uint8)
+    if kind == "Q4_K":
+        blocks[0, 0, 4], blocks[0, 0, 8] = 0, 40  # a group of one number, its minimum
+    return blocks
+
+
+def half(blocks: np.ndarray, start: int) -> np.ndarray:
+    return np.ascontiguousarray(blocks[:, start : start + 2]).view(np.float16)[:, 0].astype(np.float32)
+
+
+def widened(kind: str, stored: np.ndarray) -> np.ndarray:
+    """f32[rows, numbers], one number of every block at a time, as ggml's C code has them."""
+    rows, (numbers, size) = len(stored), SIZES[kind]
+    blocks = stored.reshape(-1, size)
+    out = np.zeros((len(blocks), numbers), np.float32)
+    signed = blocks.view(np.int8)
+    for place in range(numbers):
+        if kind == "Q8_0":
+            out[:, place] = half(blocks, 0) * signed[:, 2 + place]
+        elif kind == "Q4_K":
+            j, packed = place // 32, blocks[:, 4:16].astype(np.int32)
+            if j < 4:
+                scale, minimum = packed[:, j] & 63, packed[:, j + 4] & 63
+            else:
+                scale = packed[:, j + 4] & 15 | (packed[:, j - 4] >> 6) << 4
+                minimum = packed[:, j + 4] >> 4 | (packed[:, j] >> 6) << 4
+            nibble = blocks[:, 16 + 32 * (place // 64) + place % 32] >> (4 if place % 64 >= 32 else 0) & 15
+            d, less = half(blocks, 0) * scale.astype(np.float32), half(blocks, 2) * minimum.astype(np.float32)
+            out[:, place] = d * nibble.astype(np.float32) - less
+        else:
+            part, quarter, column = place // 128, place % 128 // 32, place % 32
+            low = blocks[:, 64 * part + 32 * (quarter % 2) + column] >> (4 if quarter >= 2 else 0) & 15
+            high = blocks[:, 128 + 32 * part + column] >> (2 * quarter) & 3
+            q = (low | high << 4).astype(np.float32) - 32
+            out[:, place] = half(blocks, 208) * signed[:, 192 + place // 16].astype(np.float32) * q
+    return out.reshape(rows, -1)
+
+
+def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
+    """The rows of queries or keys as llama.cpp's converter lays them out for Llama."""
+    return rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_name(name: str, is_gemma: bool) -> str:
+    module, end = name.rsplit(".", 1)
+    parts = PARTS | GEMMA_PARTS if is_gemma else PARTS
+    if module in parts:
+        return f"{parts[module]}.{end}"
+    _, _, layer, part = module.split(".", 3)
+    return f"blk.{layer}.{parts[part]}.{end}"
+
+
+def metadata_of(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    found = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": heads,
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(config["rope_theta"]),
+        "attention.key_length": config.get("head_dim") or config["hidden_size"] // heads,
+    }
+    own = {f"{architecture}.{key}": value for key, value in found.items()}
+    return {"general.architecture": architecture, **own, "tokenizer.ggml.eos_token_id": 2}
+
+
+def as_gguf(
+    path: Path,
+    architecture: str,
+    kind: Callable[[str], str],
+    more: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """A GGUF file of a checkpoint in `path`, and the same numbers as plain float32 in `path`/wide.
+
+    Args:
+        kind: the type of a matrix, by its name in safetensors. more: metadata. extra: tensors.
+    """
+    config = json.loads((path / "config.json").read_text())
+    rng, is_gemma = np.random.default_rng(0), architecture.startswith("gemma")
+    written: dict[str, Tensor] = {}
+    wide: dict[str, np.ndarray] = {}
+    experts: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for name, given in load_file(path / "model.safetensors").items():
+        values, of = given.astype(np.float32), kind(name) if given.ndim == 2 else "F32"
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+        count = heads.get(name.split(".")[-2]) if architecture == "llama" else None
+        if of in SIZES:
+            stored = drawn_blocks(of, values.shape, rng)
+            wide[name] = widened(of, stored)
+        else:
+            stored = values.astype(np.float16) if of == "F16" else values
+            wide[name] = stored.astype(np.float32)
+            if is_gemma and name.endswith("norm.weight"):
+                stored = values + 1
+                wide[name] = stored - np.float32(1)
+        stored = stored if count is None else permuted(stored, count)
+        if ".experts." in name:
+            before, _, after = name.partition(".experts.")
+            part = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}[after.split(".")[1]]
+            experts.setdefault(f"blk.{before.split('.')[2]}.ffn_{part}_exps.weight", []).append((name, stored))
+            written[f"blk.{before.split('.')[2]}.ffn_{part}_exps.weight"] = (of, values.shape, b"")
+        else:
+            written[gguf_name(name, is_gemma)] = (of, values.shape, stored.tobytes())
+    for name, parts in experts.items():
+        in_order = sorted(parts, key=lambda part: int(part[0].split(".experts.")[1].split(".")[0]))
+        of, shape, _ = written[name]
+        written[name] = (of, (len(parts), *shape), b"".join(stored.tobytes() for _, stored in in_order))
+    copy = path / "wide"
+    copy.mkdir()
+    write_json(copy / "config.json", config | {"torch_dtype": "float32"})
+    write_safetensors(copy / "model.safetensors", wide)
+    return write_gguf(
+        path / "model.gguf", {**metadata_of(config, architecture), **(more or {})}, {**written, **(extra or {})}
+    )

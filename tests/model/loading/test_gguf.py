@@ -1,0 +1,242 @@
+"""GGUF files: config out of metadata, names, blocks that keep their bits, and errors that name tensor and remedy."""
+
+import importlib.util
+import json
+import logging
+import struct
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.errors import ConfigError
+from palladio.model.functional import flatten_model, num_bytes
+from palladio.model.loading import orbax_weights
+from palladio.model.loading.checkpoint import Checkpoint
+from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.stored_matrices import find_matrix, read_matrix
+from tests.model.driver import Driver, load, numbers
+from tests.model.gguf_files import SIZES, as_gguf, drawn_blocks, metadata_of, widened, write_gguf
+from tests.model.loading.test_quantized_weights import assert_as_transformers, assert_equal, convert
+from tests.model.make_goldens import prompts
+from tests.tiny_model import make_checkpoint, tiny_config
+
+SHAPE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+KINDS = {
+    "Q8_0": "int8 W8A16, a scale per 32 inputs",
+    "Q4_K": "int4 W4A16, a scale per 32 inputs and float32 zero points",
+    "Q6_K": "int8 W8A16, a scale per 16 inputs",
+    "F16": "float32",
+}
+
+
+def small(path: Path, family: str = "llama3", **more: Any) -> Path:
+    return make_checkpoint(path, family, **{**SHAPE, "head_dim": 64, "rope_scaling": None} | more)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_blocks_bit_for_bit(kind: str) -> None:
+    """This file's definition against transformers' (of torch), and gguf's where it is installed."""
+    stored = drawn_blocks(kind, (5, 512), np.random.default_rng(1))
+    wide = widened(kind, stored)
+    if importlib.util.find_spec("gguf") is not None:
+        quants = importlib.import_module("gguf")
+        of = quants.GGMLQuantizationType[kind]
+        np.testing.assert_array_equal(quants.quants.dequantize(stored.reshape(5, -1), of), wide)
+    torch = pytest.importorskip("torch")
+    oracle = pytest.importorskip("transformers.integrations.gguf.dequant")
+    number = {"Q8_0": 8, "Q4_K": 12, "Q6_K": 14}[kind]
+    found = oracle.dequantize(torch.from_numpy(stored.reshape(-1)), number).numpy()
+    np.testing.assert_array_equal(found.reshape(wide.shape), wide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "architecture"),
+    [*((kind, "llama3", "llama") for kind in KINDS), ("Q4_K", "qwen2", "qwen2"), ("Q6_K", "qwen3", "qwen3")],
+)
+def test_numbers_are_those_of_the_format(kind: str, family: str, architecture: str, tmp_path: Path) -> None:
+    file = as_gguf(small(tmp_path, family), architecture, lambda name: kind)
+    loaded = load(file)
+    found, expected = numbers(loaded[1]), numbers(load(tmp_path / "wide")[1])
+    assert KINDS[kind] in weight_bytes(loaded[1])
+    if kind == "Q4_K":  # minima became zero points: as near as float32 can be
+        assert found.keys() == expected.keys()
+        for name, wanted in expected.items():
+            np.testing.assert_allclose(found[name], wanted, atol=3e-8, rtol=0, err_msg=name)
+    else:
+        assert_equal(found, expected)
+    if family == "llama3" or kind == "Q6_K":
+        assert_as_transformers(tmp_path / "wide", loaded)
+
+
+def test_dequantized_bit_for_bit(tmp_path: Path) -> None:
+    """What --quantization dequantize makes: minima are subtracted, not turned into zero points."""
+    file = as_gguf(small(tmp_path), "llama", lambda name: "Q4_K")
+    config, model = load(file, quantization="dequantize")
+    assert config.weight_kinds.kind is None
+    assert_equal(numbers(model), numbers(load(tmp_path / "wide")[1]))
+
+
+def test_a_usual_mixture(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Q4_K_M: values in Q6_K beside keys in Q4_K are one projection, which is widened, and the log says so."""
+
+    def kind(name: str) -> str:
+        return "Q6_K" if "layers.1.self_attn.v_proj" in name or "down_proj" in name else "Q4_K"
+
+    file = as_gguf(small(tmp_path), "llama", kind)
+    with caplog.at_level(logging.WARNING):
+        config, model = load(file)
+    assert config.weight_kinds.dense == ("layers.1.attention.qkv.kernel",)
+    assert config.weight_kinds.of("layers.0.mlp.down.kernel").name == KINDS["Q6_K"]
+    (told,) = [record.getMessage() for record in caplog.records if "dense" in record.getMessage()]
+    assert "3 quantized matrices are parts of projections whose parts differ in kind" in told
+    assert "model.layers.1.self_attn.q_proj.weight" in told
+    assert f"{2 * 256 * (256 + 2 * 128) / 1e9:.3f} GB" in told
+    assert_as_transformers(tmp_path / "wide", (config, model))
+
+
+def test_experts_and_norms_with_one_added(tmp_path: Path) -> None:
+    moe = small(tmp_path / "moe", "qwen3_moe", num_experts=4, moe_intermediate_size=256)
+    own = {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 256}
+    more = {f"qwen3moe.{key}": value for key, value in own.items()}
+    loaded = load(as_gguf(moe, "qwen3moe", lambda name: "F32" if name.endswith("mlp.gate.weight") else "Q6_K", more))
+    assert_equal(numbers(loaded[1]), numbers(load(moe / "wide")[1]))
+    assert_as_transformers(moe / "wide", loaded)
+
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "query_pre_attn_scalar": 64}
+    gemma = small(tmp_path / "gemma", "gemma3", num_hidden_layers=3, **scaling)
+    more = {"attention.sliding_window": 12, "attention.sliding_window_pattern": 3, "rope.scaling.type": "linear"}
+    own = {f"gemma3.{key}": value for key, value in {**more, "rope.scaling.factor": 8.0}.items()}
+    loaded = load(as_gguf(gemma, "gemma3", lambda name: "Q8_0", own))
+    assert_equal(numbers(loaded[1]), numbers(load(gemma / "wide")[1]))
+    assert_as_transformers(gemma / "wide", loaded)
+
+
+def test_divisors_of_frequencies(tmp_path: Path) -> None:
+    """Llama 3's scaling is a tensor of the file."""
+    scaling = tiny_config("llama3")["rope_scaling"]
+    path = small(tmp_path, rope_scaling=scaling)
+    plain = 1e4 ** -(np.arange(32) / 32)
+    wavelengths, old = 2 * np.pi / plain, scaling["original_max_position_embeddings"]
+    smooth = np.clip((old / wavelengths - 1) / 3, 0, 1)  # factors of low and high frequencies are 1 and 4
+    divisors = (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype(np.float32)
+    extra = {"rope_freqs.weight": ("F32", (32,), divisors.tobytes())}
+    file = as_gguf(path, "llama", lambda name: "F32", extra=extra)
+    (config, model), (of_wide, wide) = load(file), load(path / "wide")
+    found = Driver(config, model, 2).step(prompts()[:2])
+    expected = Driver(of_wide, wide, 2).step(prompts()[:2])
+    for row, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(row, wanted, atol=2e-5, rtol=0)
+
+
+def test_the_config_is_in_the_metadata(tmp_path: Path) -> None:
+    more = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.bos_token_id": 1}
+    file = as_gguf(small(tmp_path), "llama", lambda name: "Q8_0", more)
+    config = ModelConfig.from_hf(*read_model_dir(file))
+    expected = ModelConfig.from_hf(json.loads((tmp_path / "config.json").read_text()))
+    names = ("layers", "norm", "vocab_size", "hidden_size", "intermediate_size", "num_kv_heads", "head_size")
+    for name in (*names, "max_position_embeddings", "tie_word_embeddings", "architecture"):
+        assert vars(config)[name] == vars(expected)[name], name
+    assert (config.eos_token_ids, config.bos_token_id, config.dtype) == ((2, 5), 1, "bfloat16")
+    overridden = ModelConfig.from_hf(*read_model_dir(file, {"max_position_embeddings": 64}))
+    assert overridden.max_position_embeddings == 64
+
+
+def test_a_converted_file_keeps_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, written = orbax_weights._save, []
+
+    def saved(target: Path, arrays: dict[str, jax.Array], axes: Any) -> None:
+        written.extend(array.nbytes for array in arrays.values() if array.dtype != "int4")
+        save(target, arrays, axes)
+
+    monkeypatch.setattr(orbax_weights, "_save", saved)
+    file = as_gguf(small(tmp_path / "source"), "llama", lambda name: "Q6_K" if "down" in name else "Q4_K")
+    convert(file, tmp_path / "out")
+    config, _ = read_model_dir(file)
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    found, wanted = (flatten_model(load(path)[1])[1] for path in (tmp_path / "out", file))
+    assert jax.tree.map(lambda array: array.dtype, found) == jax.tree.map(lambda array: array.dtype, wanted)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    on_device = sum(num_bytes(array.shape, array.dtype) for array in jax.tree.leaves(found))
+    assert sum(written) == on_device  # two numbers of 4 bits to a byte
+
+
+def test_the_flag(tmp_path: Path) -> None:
+    file = as_gguf(small(tmp_path, num_hidden_layers=1), "llama", lambda name: "Q8_0")
+    assert load(file, quantization="gguf")[0].weight_kinds.kind.name == KINDS["Q8_0"]
+    with pytest.raises(ConfigError, match=r"--quantization awq: .* quantized already, in the format GGUF"):
+        load(file, quantization="awq")
+
+
+def _damaged(path: Path, how: str) -> Path:
+    config = tiny_config("llama3", **SHAPE, num_hidden_layers=1)
+    metadata = metadata_of(config, "llama")
+    tensors = {"token_embd.weight": ("F32", (384, 256), bytes(384 * 1024))}
+    version = 2 if how == "old" else 3
+    match how:
+        case "type":
+            tensors["blk.0.ffn_up.weight"] = ("Q5_K", (256, 256), bytes(256 * 176))
+        case "architecture":
+            metadata["general.architecture"] = "rwkv7"
+        case "key":
+            del metadata["llama.embedding_length"]
+        case "split":
+            metadata["split.count"] = 3
+        case "rows":
+            tensors["token_embd.weight"] = ("Q4_K", (384, 32), b"")
+    file = write_gguf(path / "model.gguf", metadata, tensors, version)
+    data = file.read_bytes()
+    match how:
+        case "truncated":
+            file.write_bytes(data[:-100])
+        case "header":
+            file.write_bytes(data[:100])
+        case "magic":
+            file.write_bytes(b"GGML" + data[4:])
+        case "version":
+            file.write_bytes(data[:4] + struct.pack(">I", 3) + data[8:])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (
+            "type",
+            "tensor blk.0.ffn_up.weight in model.gguf is of GGUF type Q5_K, which is not supported; supported",
+        ),
+        ("architecture", "general.architecture 'rwkv7' is not supported; supported: llama, qwen2"),
+        ("key", "llama.embedding_length is missing from its metadata"),
+        ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
+        ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
+        ("truncated", "is truncated: tensor token_embd.weight ends at byte"),
+        ("header", "its header goes on behind the end of the file. Download it again"),
+        ("magic", "is not a GGUF file"),
+        ("version", "big-endian machine; supported: little-endian files of version 2 and 3"),
+    ],
+)
+def test_bad_files(how: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(_damaged(tmp_path, how))
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "start"), [("Q8_0", 0), ("Q4_K", 0), ("Q4_K", 2), ("Q6_K", 208)])
+def test_a_scale_that_is_no_number_is_named(kind: str, start: int, tmp_path: Path) -> None:
+    blocks = drawn_blocks(kind, (4, 256), np.random.default_rng(0))
+    blocks[1, 0, start : start + 2] = np.asarray([np.nan], np.float16).view(np.uint8)
+    metadata = metadata_of(tiny_config("llama3", **SHAPE), "llama")
+    tensors = {
+        "token_embd.weight": ("F32", (4, 256), bytes(4096)),
+        "blk.0.ffn_up.weight": (kind, (4, 256), blocks.tobytes()),
+    }
+    file, name = write_gguf(tmp_path / "model.gguf", metadata, tensors), "model.layers.0.mlp.up_proj.weight"
+    stored = ModelConfig.from_hf(*read_model_dir(file)).quantization
+    told = r"tensor blk\.0\.ffn_up\.weight in model\.gguf has scales that are not finite"
+    with pytest.raises(ConfigError, match=told), Checkpoint(file) as checkpoint:
+        read_matrix(checkpoint, find_matrix(name, checkpoint.tensors, stored))

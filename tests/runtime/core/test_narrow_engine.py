@@ -1,0 +1,38 @@
+"""An engine whose weights are bfloat16 on a CPU: its dtypes, its log, and an exchange of weights."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.interface.model_messages import UpdateWeights
+from tests.runtime.tiny_engine import create_core, generate, random_prompt
+from tests.tiny_model import make_checkpoint
+
+PROMPTS = {f"{length}": random_prompt(length) for length in (1, 9)}
+
+
+def core_of(folder: Path) -> EngineCore:
+    few = {"max_running_requests": 2, "cuda_graph_bs": (1,), "compile": "lazy", "context_length": 64}
+    return create_core(folder, load_format="auto", skip_tokenizer_init=True, dtype="bfloat16", **few)
+
+
+def test_weights_are_exchanged_as_they_lie(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = make_checkpoint(tmp_path / "first", "qwen3_moe"), tmp_path / "second"
+    second.mkdir()
+    tensors = load_file(first / "model.safetensors")
+    tensors = {name: np.ascontiguousarray(np.roll(array, 1, 0)) for name, array in tensors.items()}
+    save_file(tensors, second / "model.safetensors")
+    (second / "config.json").write_text((first / "config.json").read_text())
+    with caplog.at_level(logging.INFO, "palladio.engine"):
+        core = core_of(first)
+    assert "dtype=float32, kv_cache_dtype=float32" in caplog.text  # of activations
+    assert "Products: bfloat16[out, in] with 2 rows or more; CPU feature: " in caplog.text
+    before = generate(core, PROMPTS, max_tokens=6)
+    outputs, reply = core.steer(UpdateWeights(1, str(second)))
+    assert (outputs, reply.ok) == ([], True)
+    after = generate(core, PROMPTS, max_tokens=6)
+    assert before != after == generate(core_of(second), PROMPTS, max_tokens=6)
