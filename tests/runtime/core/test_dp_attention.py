@@ -42,7 +42,7 @@ def collectives(folder: str) -> list[str]:
 def test_two_ranks_of_two_devices(tmp_path: Path) -> None:
     """Of 5 experts in 6 places each rank has 3, and each of its devices half of their columns."""
     make_checkpoint(tmp_path, "deepseek_v3", n_routed_experts=6, n_group=1, topk_group=1)
-    found = call_with_devices(4, __name__, "on_four", str(tmp_path))
+    found = call_with_devices(__name__, "on_four", str(tmp_path))
     assert_same(found["four"], found["one"], num_logprobs=60)
     assert found["table"][0] == "latent KV cache: all of a rank's on each of 2 devices"
     assert sum(shape.startswith("(3, ") and shape.count(",") == 2 for shape in found["shards"]) >= 3
@@ -51,7 +51,7 @@ def test_two_ranks_of_two_devices(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rows_are_gathered_and_sums_scattered_once_a_sparse_layer(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "deepseek_v3")
-    kinds = call_with_devices(4, __name__, "collectives", str(tmp_path))
+    kinds = call_with_devices(__name__, "collectives", str(tmp_path))
     assert kinds.count("reduce-scatter") == 1
     assert kinds.count("all-gather") == 3  # rows, weights, choices
 
@@ -66,7 +66,7 @@ def test_every_division(tmp_path: Path, family: str, flags: dict[str, Any]) -> N
     make_checkpoint(tmp_path, family)
     meshes = [[1, 1, 1], [2, 2, 1], [2, 8, 4], [4, 4, 4], [8, 8, 1]]
     arguments = (str(tmp_path), meshes, SHARED | flags)
-    one, *others = call_with_devices(8, mesh_requests.__name__, "model_on_meshes", *arguments, timeout=1500)
+    one, *others = call_with_devices(mesh_requests.__name__, "model_on_meshes", *arguments, timeout=1500)
     for found in others:
         assert_same(found, one, num_logprobs=60)
 
