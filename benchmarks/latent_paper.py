@@ -7,7 +7,7 @@ requests of their own (data parallel: each keeps the latents of its rank, and mo
 layers are always divided among all devices: experts whole, in as many parts as there are devices.
 
 FP8 weights, latents in bfloat16, a router that favours no expert. Everything at the chip's data sheet: a floor, and a
-way to compare, not a prediction. Data-parallel attention is not built yet; docs/architecture.md describes it.
+way to compare, not a prediction. (`--enable-dp-attention`)
 """
 
 import argparse

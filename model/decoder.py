@@ -131,8 +131,8 @@ class CausalLM(Module):
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
         by_step = [LayerContext(batch.positions, rotations, step, batch.num_tokens) for step in steps]
         written = list(kv_cache)
-        # Of ranks of several devices, the experts' computation over devices is within that over ranks. XLA's partitioner
-        # (libtpu 0.0.42) aborts where such a function is called twice, so there each layer is lowered by itself.
+        # In ranks of several devices, the experts' computation over devices is within that over ranks, and XLA's
+        # partitioner (libtpu 0.0.42) aborts where such a function is called twice: each layer is lowered by itself.
         has_ranks = num_ranks(self.mesh) > 1 and num_shards(self.mesh) > 1
         is_nested = has_ranks and self.config.experts is not None
         call: Callable[..., tuple[jax.Array, Any]] = _compute_layer if is_nested else _call_layer

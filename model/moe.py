@@ -16,10 +16,12 @@ from palladio.model.module import Context, Initializer, Module
 from palladio.model.sharding import (
     EXPERT_AXIS,
     GROUP_AXES,
+    RANK_AXIS,
     TENSOR_AXIS,
     ShardingRules,
     num_expert_parts,
     num_shards,
+    num_sharing,
     on_each_device,
 )
 from palladio.model.weights.weight import Dense, Weight
@@ -90,16 +92,40 @@ class SparseMLP(Module):
         """
         experts, shared = params[:3], params[3:]
         weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
-        if num_expert_parts(self.mesh) > 1:
-            chosen -= lax.axis_index(EXPERT_AXIS) * experts[0][0].shape[0]
-        is_real = jnp.arange(x.shape[0]) < num_tokens
+        chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < num_tokens, chosen, -1)
         if biases and num_shards(self.mesh) > num_expert_parts(self.mesh):  # devices that share experts sum up
             biases = (*biases[:2], jnp.where(lax.axis_index(TENSOR_AXIS) == 0, biases[2], 0))
-        out = self._experts(x, weights, jnp.where(is_real[:, None], chosen, -1), biases, *experts)
+        first = self._part * experts[0][0].shape[0]
+        out = self._of_all_ranks(x, weights, chosen, first, biases, *experts)
         if self.shared is not None:
             out += self.shared(x, *shared, activation=self._activation)
         out = out.astype(x.dtype)
         return lax.psum(out, GROUP_AXES) if num_shards(self.mesh) > 1 else out
+
+    @property
+    def _part(self) -> jax.Array | int:
+        """Which of all parts of the experts is here."""
+        num_parts = num_expert_parts(self.mesh)
+        part = lax.axis_index(EXPERT_AXIS) if num_parts > 1 else 0
+        return part + num_parts * lax.axis_index(RANK_AXIS) if num_sharing(self.mesh) > 1 else part
+
+    def _of_all_ranks(
+        self,
+        x: jax.Array,
+        weights: jax.Array,
+        chosen: jax.Array,
+        first: jax.Array | int,
+        biases: Arrays,
+        *experts: Arrays,
+    ) -> jax.Array:
+        """As `_experts`, with experts that ranks have in common: the rows of all ranks come together, and what the
+        experts of each rank make of them is added up where they belong. Padding, also a whole rank's, has no expert."""
+        if num_sharing(self.mesh) == 1:
+            return self._experts(x, weights, chosen - first, biases, *experts)
+        rows, shares, wanted = (lax.all_gather(one, RANK_AXIS, tiled=True) for one in (x, weights, chosen))
+        out = self._experts(rows, shares, wanted - first, biases, *experts)
+        mine: jax.Array = lax.psum_scatter(out.astype(x.dtype), RANK_AXIS, tiled=True)
+        return mine.astype(jnp.float32)
 
     def _experts(
         self,

@@ -1,8 +1,9 @@
 """The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -11,22 +12,32 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 DATA_AXIS = "data"  # data-parallel ranks: groups of devices that share each layer, each with its own requests
+RANK_AXIS = "rank"  # the same with experts in common: each rank has some of them, and computes the other ranks' rows
 EXPERT_AXIS = "expert"  # within a group, parts that have experts of their own
 TENSOR_AXIS = "tensor"  # devices of such a part: they share its experts
 GROUP_AXES = (EXPERT_AXIS, TENSOR_AXIS)  # all devices of a group: they share everything but the experts
 
-_NAMES = (DATA_AXIS, *GROUP_AXES)
+RANK_AXES = (DATA_AXIS, RANK_AXIS)  # of which one at least is of one rank
+_NAMES = (*RANK_AXES, *GROUP_AXES)
 _TYPES = (AxisType.Auto,) * len(_NAMES)
 
 MeshAxes = str | tuple[str, ...] | None
 
 
-def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size: int = 1, ep_size: int = 1) -> Mesh:
+def make_mesh(
+    tp_size: int,
+    devices: Sequence[jax.Device] | None = None,
+    dp_size: int = 1,
+    ep_size: int = 1,
+    *,
+    shares_experts: bool = False,
+) -> Mesh:
     """A mesh of the first `dp_size` × `tp_size` devices, in `ep_size` parts along the expert axis.
 
     Args:
         devices: to choose from; None: all.
         ep_size: a divisor of `tp_size`.
+        shares_experts: each of the `dp_size` ranks has some of the experts, not all.
 
     Raises:
         ValueError: there are fewer devices.
@@ -42,12 +53,17 @@ def make_mesh(tp_size: int, devices: Sequence[jax.Device] | None = None, dp_size
     except (AssertionError, NotImplementedError):  # three chips of a torus of four, say, have no such order
         ordered = np.array(chosen).reshape(shape)
     # Sums run over all devices of a group, so their order is that of a group without parts.
-    return Mesh(ordered.reshape(dp_size, ep_size, tp_size // ep_size), _NAMES, axis_types=_TYPES)
+    return Mesh(ordered.reshape(_shape(tp_size, dp_size, ep_size, shares_experts)), _NAMES, axis_types=_TYPES)
 
 
-def make_abstract_mesh(tp_size: int, dp_size: int = 1, ep_size: int = 1) -> Any:
+def make_abstract_mesh(tp_size: int, dp_size: int = 1, ep_size: int = 1, *, shares_experts: bool = False) -> Any:
     """The same without devices. Any: shardings take it where they take a Mesh."""
-    return AbstractMesh((dp_size, ep_size, tp_size // ep_size), _NAMES, axis_types=_TYPES)
+    return AbstractMesh(_shape(tp_size, dp_size, ep_size, shares_experts), _NAMES, axis_types=_TYPES)
+
+
+def _shape(tp_size: int, dp_size: int, ep_size: int, shares_experts: bool) -> tuple[int, ...]:
+    ranks = (1, dp_size) if shares_experts else (dp_size, 1)
+    return (*ranks, ep_size, tp_size // ep_size)
 
 
 def num_shards(mesh: Mesh) -> int:
@@ -61,8 +77,19 @@ def num_expert_parts(mesh: Mesh) -> int:
 
 
 def num_ranks(mesh: Mesh) -> int:
-    """Devices along the data axis."""
-    return int(mesh.shape[DATA_AXIS])
+    """Data-parallel ranks."""
+    return math.prod(int(mesh.shape[axis]) for axis in RANK_AXES)
+
+
+def num_sharing(mesh: Mesh) -> int:
+    """Ranks that have experts in common; 1: each has all of them."""
+    return int(mesh.shape[RANK_AXIS])
+
+
+def only_axes(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
+    """Of how an array is split, what these mesh axes do."""
+    kept = (tuple(one for one in (each if isinstance(each, tuple) else (each,)) if one in axes) for each in spec)
+    return PartitionSpec(*(names or None for names in kept))
 
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -71,6 +98,11 @@ def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, o
     if num_shards(mesh) == 1:
         return function
     has_ranks = num_ranks(mesh) > 1  # then all of it runs in a shard_map over them, whose mesh is the one to use
+    if has_ranks:
+        of_group = functools.partial(only_axes, axes=GROUP_AXES)
+        in_specs, out_specs = jax.tree.map(
+            of_group, (in_specs, out_specs), is_leaf=lambda spec: isinstance(spec, PartitionSpec)
+        )
     return jax.shard_map(
         function,
         mesh=None if has_ranks else mesh,
@@ -114,10 +146,10 @@ class ShardingRules:
     state_values: MeshAxes = GROUP_AXES
     keys: MeshAxes = GROUP_AXES
     ffw: MeshAxes = GROUP_AXES
-    experts: MeshAxes = EXPERT_AXIS
+    experts: MeshAxes = (RANK_AXIS, EXPERT_AXIS)
     expert_ffw: MeshAxes = TENSOR_AXIS
     shared_ffw: MeshAxes = GROUP_AXES
-    ranks: MeshAxes = DATA_AXIS
+    ranks: MeshAxes = RANK_AXES
 
     def spec(self, logical_axes: tuple[str | None, ...]) -> PartitionSpec:
         """How an array whose dimensions have these logical axes (None: never split) is split."""

@@ -7,6 +7,7 @@ from typing import Final
 from palladio.child import run_module
 from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.server_args import parse_server_args
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run
@@ -49,7 +50,7 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         args, gives_tp_size = parse_server_args(words).args, _gives_tp_size(words)
         if not gives_tp_size:  # it will be of the slice's size, which --ep-size has to divide, not 1
             args = dataclasses.replace(
-                args, parallel=dataclasses.replace(args.parallel, tp_size=max(1, args.parallel.ep_size))
+                args, parallel=dataclasses.replace(args.parallel, tp_size=_least_tp_size(args.parallel))
             )
         request = {
             "config": args.engine_config(),
@@ -80,6 +81,11 @@ def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:
         else:
             words.append(word)
     return words, topology, compiles
+
+
+def _least_tp_size(parallel: ParallelConfig) -> int:
+    """That --ep-size and, where its devices are the ranks, --dp-size divide."""
+    return max(1, parallel.ep_size, parallel.dp_size if parallel.enable_dp_attention else 1)
 
 
 def _gives_tp_size(words: Sequence[str]) -> bool:

@@ -127,9 +127,11 @@ def _bits(one: Deployment) -> str:
     return str(jax.numpy.dtype(one.dtypes.weights).name) if kind is None else kind.name
 
 
-def _num_shards(request: PlanRequest, place: Slice) -> int:
-    """Devices that share each layer: as given, or all."""
-    return request.tp_size or max(1, place.num_devices // request.config.parallel.dp_size)
+def _tp_size(request: PlanRequest, place: Slice) -> int:
+    """--tp-size: as given, or of all devices."""
+    parallel = request.config.parallel
+    rank_size = max(1, place.num_devices // parallel.dp_size)
+    return request.tp_size or rank_size * (parallel.dp_size if parallel.enable_dp_attention else 1)
 
 
 def _sized(request: PlanRequest, place: Slice) -> EngineConfig:
@@ -139,29 +141,36 @@ def _sized(request: PlanRequest, place: Slice) -> EngineConfig:
         ConfigError: they need more devices than it has, leave some of its hosts without work, or divide its devices
             into parts that do not come out even.
     """
-    ranks, shards = request.config.parallel.dp_size, _num_shards(request, place)
-    if ranks * shards > place.num_devices:
-        sizes = f"--tp-size {shards}" if ranks == 1 else f"--dp-size {ranks} × --tp-size {shards}"
+    ranks, tp_size = request.config.parallel.dp_size, _tp_size(request, place)
+    parallel = dataclasses.replace(request.config.parallel, tp_size=tp_size)
+    is_whole = ranks == 1 or parallel.enable_dp_attention
+    if parallel.num_devices > place.num_devices:
+        sizes = f"--tp-size {tp_size}" if is_whole else f"--dp-size {ranks} × --tp-size {tp_size}"
         raise ConfigError(f"{sizes} needs that many devices; {place.name} has {place.num_devices}")
     if place.num_hosts > 1 and place.num_devices % ranks:
         raise ConfigError(
             f"--dp-size {ranks} leaves hosts of {place.name} unused: use a --dp-size that divides its "
             f"{place.num_devices} devices"
         )
-    if place.num_hosts > 1 and ranks * shards < place.num_devices:
+    if place.num_hosts > 1 and parallel.num_devices < place.num_devices:
+        most = place.num_devices if is_whole else place.num_devices // ranks
         raise ConfigError(
-            f"--tp-size {shards} leaves hosts of {place.name} unused: use --tp-size {place.num_devices // ranks} or a "
-            "smaller slice"
+            f"--tp-size {tp_size} leaves hosts of {place.name} unused: use --tp-size {most} or a smaller slice"
         )
-    parallel = dataclasses.replace(request.config.parallel, tp_size=shards)
     return dataclasses.replace(request.config, parallel=parallel)
 
 
 def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) -> Answer:
-    model, place, shards = deployment.model, deployment.place, deployment.num_shards
+    model, place = deployment.model, deployment.place
     if not request.compile:
         return Answer(deployment, deployment.plan(config, deployment.estimated_workspace()), None)
-    mesh = compile_only_mesh(place, shards, deployment.num_ranks, deployment.num_expert_parts)
+    mesh = compile_only_mesh(
+        place,
+        deployment.num_shards,
+        deployment.num_ranks,
+        deployment.num_expert_parts,
+        shares_experts=config.parallel.enable_dp_attention,
+    )
     over = dataclasses.replace(deployment.shape, mesh=mesh)
     kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
     deployment = Deployment.of(config, model, place, mesh, kernels)
@@ -207,8 +216,9 @@ def _command(request: PlanRequest, one: Deployment) -> str:
     path = request.config.source.model_path
     folder = str(Path(path).parent) if _is_config(Path(path)) else path  # a config.json alone cannot be served
     words = [word.removesuffix(path) + folder if word.endswith(path) else word for word in request.words]
-    if request.tp_size is None and one.num_shards > 1:
-        words += ["--tp-size", str(one.num_shards)]
+    tp_size = one.num_shards * one.num_sharing
+    if request.tp_size is None and tp_size > 1:
+        words += ["--tp-size", str(tp_size)]
     if one.place.num_hosts > 1:  # which of them a host is, GKE and TPU VMs say
         words += ["--nnodes", str(one.place.num_hosts)]
     return shlex.join(words)
@@ -255,7 +265,7 @@ def _all(request: PlanRequest, model: ModelConfig) -> Iterator[str]:
 def _why_none(request: PlanRequest, left_out: Mapping[Slice, ConfigError]) -> str:
     """Why there is no slice for the model, with the refusal of the slice that comes closest to what the flags need."""
     parallel = request.config.parallel
-    needed = (request.tp_size or parallel.ep_size) * parallel.dp_size
+    needed = (request.tp_size or parallel.ep_size) * (1 if parallel.enable_dp_attention else parallel.dp_size)
     sizes = sorted(left_out, key=lambda place: place.num_devices)
     enough = [place for place in sizes if place.num_devices >= needed]
     if len(left_out) == len(SLICES):

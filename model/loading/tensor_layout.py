@@ -9,7 +9,7 @@ from palladio.model.config import HeadCounts, ModelConfig
 from palladio.model.delta_config import DeltaConfig
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.layer_spec import DenseSpec
-from palladio.model.sharding import num_expert_parts, num_shards
+from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
 from palladio.model.weights.kinds import WeightKind, round_up
 
 VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and whole words of a mask
@@ -43,6 +43,7 @@ class TensorLayout:
         num_shards: devices that share each layer.
         num_expert_parts: parts of these devices that have experts of their own, and share each with num_shards over
             num_expert_parts devices.
+        num_sharing: groups of devices that have experts in common, each with some of them.
         places: of each of the config's kv heads; None: padding.
         state_places: of each of the config's key heads in layers with states, with value heads in place of queries.
     """
@@ -51,11 +52,12 @@ class TensorLayout:
     config: ModelConfig
     num_shards: int
     num_expert_parts: int
+    num_sharing: int
     places: tuple[HeadPlace | None, ...]
     state_places: tuple[HeadPlace | None, ...] = ()
 
     @classmethod
-    def of(cls, model: ModelConfig, num_shards: int, num_expert_parts: int = 1) -> Self:
+    def of(cls, model: ModelConfig, num_shards: int, num_expert_parts: int = 1, num_sharing: int = 1) -> Self:
         """The layout of a model over so many devices; over one it is as the checkpoint has it."""
         places = _places(model.num_heads, model.num_kv_heads, num_shards)
         group = max(place.num_queries for place in places if place is not None)
@@ -68,15 +70,15 @@ class TensorLayout:
             num_heads=len(places) * group,
             head_counts=_head_counts(model, places, group),
             intermediate_size=_cut(model, model.intermediate_size, num_shards if _has_mlp(model) else 1),
-            experts=model.experts and _lay_out_experts(model, model.experts, num_shards, num_expert_parts),
+            experts=model.experts and _lay_out_experts(model, model.experts, num_shards, num_expert_parts, num_sharing),
             vocab_size=round_up(model.vocab_size, num_shards * VOCAB_MULTIPLE) if num_shards > 1 else model.vocab_size,
         )
-        return cls(model, config, num_shards, num_expert_parts, places, state_places)
+        return cls(model, config, num_shards, num_expert_parts, num_sharing, places, state_places)
 
     @classmethod
     def over(cls, model: ModelConfig, mesh: Mesh) -> Self:
         """The layout over the devices of a group."""
-        return cls.of(model, num_shards(mesh), num_expert_parts(mesh))
+        return cls.of(model, num_shards(mesh), num_expert_parts(mesh), num_sharing(mesh))
 
     def sizes(self, axis: str) -> tuple[int, int]:
         """Of a logical axis of parameters other than that of heads: as the checkpoint has it, and as laid out."""
@@ -115,7 +117,8 @@ class TensorLayout:
         stored, config = self.stored, self.config
         lines = []
         if stored.latent is not None and self.num_shards > 1:
-            lines.append(f"latent KV cache: all of it on each of {self.num_shards} devices")
+            whose = "all of a rank's" if self.num_sharing > 1 else "all of it"
+            lines.append(f"latent KV cache: {whose} on each of {self.num_shards} devices")
         elif config.num_kv_heads > stored.num_kv_heads:
             copies = sum(place is not None for place in self.places) / stored.num_kv_heads
             how = "the rest are padding"
@@ -165,12 +168,12 @@ def _cut(model: ModelConfig, size: int, num_parts: int) -> int:
 
 
 def _lay_out_experts(
-    model: ModelConfig, experts: ExpertsConfig, num_shards: int, num_expert_parts: int
+    model: ModelConfig, experts: ExpertsConfig, num_shards: int, num_expert_parts: int, num_sharing: int
 ) -> ExpertsConfig:
     shared = experts.shared_intermediate_size
     return dataclasses.replace(
         experts,
-        num_places=round_up(experts.num_experts, num_expert_parts),
+        num_places=round_up(experts.num_experts, num_expert_parts * num_sharing),
         intermediate_size=_cut(model, experts.intermediate_size, num_shards // num_expert_parts),
         shared_intermediate_size=None if shared is None else _cut(model, shared, num_shards),
     )

@@ -200,7 +200,8 @@ def _pooling_of(model: ModelConfig, path: Path) -> Pooling:
 
 
 def _mesh(config: EngineConfig) -> Mesh:
-    tp_size, dp_size, devices = config.parallel.tp_size, config.parallel.dp_size, jax.devices()
+    parallel, devices = config.parallel, jax.devices()
+    tp_size, dp_size = parallel.rank_size, parallel.dp_size
     found = f"jax finds {len(devices)} ({devices[0].device_kind})"
     if tp_size > len(devices):
         raise ConfigError(
@@ -218,7 +219,7 @@ def _mesh(config: EngineConfig) -> Mesh:
             f"--tp-size {tp_size} leaves devices unused: --nnodes {jax.process_count()} hosts have "
             f"{len(devices)} in total; use --tp-size {len(devices) // dp_size}, or fewer hosts"
         )
-    return make_mesh(tp_size, devices, dp_size, config.parallel.ep_size)
+    return make_mesh(tp_size, devices, dp_size, parallel.rank_parts, shares_experts=parallel.enable_dp_attention)
 
 
 def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
@@ -227,6 +228,11 @@ def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
         ConfigError: experts are to be spread that the model does not have.
     """
     ep_size, experts = parallel.ep_size, model.experts
+    if experts is None and parallel.enable_dp_attention:
+        raise ConfigError(
+            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here: "
+            f"use --dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
+        )
     if ep_size == 1:
         return
     if experts is None:

@@ -13,7 +13,7 @@ from palladio.model.experts_config import ExpertsConfig
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.latent_config import LatentConfig
 from palladio.model.layer_spec import AttentionSpec
-from palladio.model.sharding import num_expert_parts, num_shards
+from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
@@ -108,7 +108,12 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
 
 def _try_experts(kernels: Kernels, experts: ExpertsConfig, hidden_size: int, shape: DeviceShape) -> None:
     shards, parts, num_rows = num_shards(shape.mesh), num_expert_parts(shape.mesh), shape.num_slots - 1
-    E, F, C = experts.num_places // parts, experts.intermediate_size * parts // shards, experts.num_chosen
+    num_rows *= num_sharing(shape.mesh)  # of all ranks
+    E, F, C = (
+        experts.num_places // parts // num_sharing(shape.mesh),
+        experts.intermediate_size * parts // shards,
+        experts.num_chosen,
+    )
     multiply = functools.partial(grouped_matmul, backend=kernels.grouped_matmul, target=kernels.target)
     for D, columns in ((hidden_size, F), (F, hidden_size)):
         sizes = (num_rows * C, D), (E, D, columns)

@@ -13,6 +13,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
+LEAST_CHUNK = 64  # tokens of a rank, by default
 CompileMode = Literal["full", "background", "lazy"]
 
 _DTYPES = {
@@ -187,8 +188,10 @@ class EngineLimits:
                 f"--json-model-override-args '{{\"max_position_embeddings\": {context_length}}}'"
             )
         scheduler = config.scheduler
-        chunk = defaults.chunk if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
         num_ranks = config.parallel.dp_size
+        # Ranks that have experts in common compute each other's rows, padding too: together they take one chunk.
+        usual = max(LEAST_CHUNK, defaults.chunk // num_ranks) if config.parallel.enable_dp_attention else defaults.chunk
+        chunk = usual if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
         max_running = (scheduler.max_running_requests or defaults.max_running * num_ranks) // num_ranks
         if config.execution.deterministic and chunk != -1:
             # Every step has this one size, decode steps too: no larger than it must be.

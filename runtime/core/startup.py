@@ -126,11 +126,8 @@ def build_executor(
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
     if design.shape.page_groups.has_states and not config.cache.disable_radix_cache:
-        logger.info(
-            "The prefix cache is off: layers of %s keep states, not keys and values, and no state of an earlier token "
-            "is kept",
-            design.model.architecture,
-        )
+        message = "The prefix cache is off: layers of %s keep states, and none of an earlier token is kept"
+        logger.info(message, design.model.architecture)
     if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
         target = design.kernels.target
         logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")

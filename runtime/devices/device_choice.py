@@ -17,7 +17,7 @@ logger = logging.getLogger("palladio.engine")
 
 def chosen_gpus(parallel: ParallelConfig) -> range | None:
     """The numbers of the GPUs that this host is to use, if it has any; None: those that jax finds first."""
-    first, count = parallel.base_gpu_id, max(1, parallel.tp_size * parallel.dp_size // parallel.num_hosts)
+    first, count = parallel.base_gpu_id, max(1, parallel.num_devices // parallel.num_hosts)
     return range(first, first + count) if first else None
 
 

@@ -116,7 +116,7 @@ class Takes(NamedTuple):
     """What a program takes of the state, as its first arguments.
 
     Attributes:
-        whole: what all ranks have whole, which is weights.
+        whole: weights, which all ranks have whole, but for experts that they have in common.
         donated: what it overwrites, by its name in DeviceState.
         read: other state of each rank.
     """
@@ -194,7 +194,7 @@ class Program(abc.ABC):
     def declaration(self, state: DeviceState) -> tuple[Any, tuple[Any, ...]]:
         """The jitted function, and the shapes of its arguments. Args: state: of shapes."""
         ranks, (whole, donated, read) = self.design.shape.ranks, self.takes(state)
-        function = ranks.over(self.compute, num_whole=len(whole), num_state=len(donated) + len(read))
+        function = ranks.over(self.compute, whole=whole, num_state=len(donated) + len(read))
 
         def program(*arguments: Any) -> Any:
             return function(*arguments)

@@ -2,7 +2,8 @@
 
 With --dp-size G the devices are G ranks, each with all of the weights, and with requests, pages and slots of its own.
 One call of a program serves all of them in lockstep, so they run the same shapes. Nothing crosses the border between
-two ranks: what a rank computes is what one engine on its devices would. So programs are written for one rank.
+two ranks: what a rank computes is what one engine on its devices would. So programs are written for one rank. With
+--enable-dp-attention each rank has some of the experts only, and in sparse layers rows go to them and back.
 
 State is laid end to end along the first axis: [G·P, …]. What comes from the host and goes to it is stacked: [G, …].
 With one rank there is neither: arrays are as the program sees them.
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from palladio.model.sharding import DATA_AXIS, ShardingRules, num_ranks, num_shards
+from palladio.model.sharding import RANK_AXES, RANK_AXIS, ShardingRules, num_ranks, num_shards, only_axes
 
 HostArray = npt.NDArray[Any]
 
@@ -74,17 +75,19 @@ class RankAxis:
         shape = array.shape if self.num_ranks == 1 else (self.num_ranks, *array.shape)
         return jax.ShapeDtypeStruct(shape, array.dtype, sharding=self.exchanged)
 
-    def over(self, function: Callable[..., Any], *, num_whole: int, num_state: int) -> Callable[..., Any]:
+    def over(self, function: Callable[..., Any], *, whole: tuple[Any, ...], num_state: int) -> Callable[..., Any]:
         """A program's function of one rank, as one of all ranks; unchanged where there is but one.
 
         Args:
-            function: its arguments are, in this order, what all ranks have whole, state, and arrays of the host. It
-                returns new state, other state, and what goes to the host.
-            num_whole: arguments of the first kind. num_state: of the second.
+            function: its arguments are, in this order, weights, state, and arrays of the host. It returns new state,
+                other state, and what goes to the host.
+            whole: shapes of the arguments of the first kind, which are the same for all ranks, or split over those
+                that have experts in common. num_state: arguments of the second.
         """
         if self.num_ranks == 1:
             return function
-        first_from_host = num_whole + num_state
+        first_from_host = len(whole) + num_state
+        of_weights = jax.tree.map(lambda leaf: only_axes(leaf.sharding.spec, (RANK_AXIS,)), whole)
 
         def of_one_rank(*arguments: Any) -> Any:
             from_host = jax.tree.map(lambda array: array[0], arguments[first_from_host:])
@@ -92,15 +95,15 @@ class RankAxis:
             return new, kept, jax.tree.map(lambda array: array[None], given)
 
         def of_all(*arguments: Any) -> Any:
-            whole, own = PartitionSpec(), PartitionSpec(DATA_AXIS)
+            own = PartitionSpec(RANK_AXES)
             return jax.shard_map(
                 of_one_rank,
                 mesh=self.mesh,
-                in_specs=(whole,) * num_whole + (own,) * (len(arguments) - num_whole),
+                in_specs=(*of_weights, *(own,) * (len(arguments) - len(whole))),
                 out_specs=own,
                 # The compiler goes on splitting over the tensor axis by itself. Where that is one device it has nothing
                 # to split, and must not look for it: it can't see into kernels.
-                axis_names={DATA_AXIS} if num_shards(self.mesh) > 1 else frozenset(self.mesh.axis_names),
+                axis_names=set(RANK_AXES) if num_shards(self.mesh) > 1 else frozenset(self.mesh.axis_names),
                 check_vma=False,  # a Pallas call does not say over which axes its result varies
             )(*arguments)
 

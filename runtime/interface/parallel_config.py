@@ -19,6 +19,8 @@ class ParallelConfig:
             devices of a part share each of its experts. It must divide --tp-size. 1: all devices share all experts.
         dp_size: Data parallel size: ranks of --tp-size devices, each with a full copy of the weights and its own
             requests and KV cache. One program runs all ranks at once.
+        enable_dp_attention: Data-parallel attention, for mixtures of experts: the --tp-size devices form --dp-size
+            ranks with requests, KV cache and attention of their own, and share the experts between them.
         load_balance_method: Which data-parallel rank gets a request: round_robin, each in turn; shortest_queue, the one
             whose running and waiting requests have the fewest tokens (prompts and outputs); prefix, the one with the
             longest cached prefix of the prompt, unless it is far busier than the others.
@@ -36,6 +38,7 @@ class ParallelConfig:
     tp_size: int = 1
     ep_size: int = 1
     dp_size: int = 1
+    enable_dp_attention: bool = False
     load_balance_method: LoadBalanceMethod = "round_robin"
     base_gpu_id: int = 0
     nnodes: int | None = None
@@ -51,15 +54,42 @@ class ParallelConfig:
     def num_hosts(self) -> int:
         return self.nnodes or 1
 
+    @property
+    def rank_size(self) -> int:
+        """Devices of a data-parallel rank."""
+        return self.tp_size // self.dp_size if self.enable_dp_attention else self.tp_size
+
+    @property
+    def rank_parts(self) -> int:
+        """Of the devices of a rank, with experts of their own."""
+        return max(1, self.ep_size // self.dp_size) if self.enable_dp_attention else self.ep_size
+
+    @property
+    def num_devices(self) -> int:
+        """In use, on all hosts."""
+        return self.rank_size * self.dp_size
+
 
 def check_parts(parallel: ParallelConfig) -> None:
     """
     Raises:
-        ConfigError: ep_size does not divide tp_size, or the first GPU's number is negative.
+        ConfigError: ep_size does not divide tp_size, dp_size neither where ranks are made of its devices, or the first
+            GPU's number is negative.
     """
     if parallel.base_gpu_id < 0:
         raise ConfigError(f"--base-gpu-id must be 0 or more, got {parallel.base_gpu_id}")
-    tp_size, ep_size = parallel.tp_size, parallel.ep_size
+    tp_size, ep_size, dp_size = parallel.tp_size, parallel.ep_size, parallel.dp_size
+    if parallel.enable_dp_attention and tp_size % dp_size:
+        fitting = [f"--dp-size {n}" for n in range(1, tp_size + 1) if tp_size % n == 0]
+        raise ConfigError(
+            f"--dp-size {dp_size} must divide --tp-size {tp_size}: --enable-dp-attention makes ranks of its devices: "
+            f"use {', '.join(fitting)}"
+        )
+    if parallel.enable_dp_attention and ep_size > 1 and ep_size % dp_size:
+        raise ConfigError(
+            f"--ep-size {ep_size} must be a multiple of --dp-size {dp_size}: with --enable-dp-attention each rank has "
+            f"experts of its own; omit --ep-size, or use {dp_size}"
+        )
     if tp_size % ep_size:
         fitting = [f"--ep-size {n}" for n in range(1, tp_size + 1) if tp_size % n == 0]
         raise ConfigError(

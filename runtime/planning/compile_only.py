@@ -41,8 +41,10 @@ device_description_str: "NVIDIA H200"
 """
 
 
-def compile_only_mesh(place: Slice, num_shards: int, num_ranks: int = 1, num_expert_parts: int = 1) -> Mesh:
-    """The first devices of a slice, as groups of so many devices that share each layer.
+def compile_only_mesh(
+    place: Slice, num_shards: int, num_ranks: int = 1, num_expert_parts: int = 1, *, shares_experts: bool = False
+) -> Mesh:
+    """The first devices of a slice, as groups of so many devices that share each layer; see `make_mesh`.
 
     Raises:
         ConfigError: the slice's compiler is not installed, or does not know it.
@@ -57,7 +59,7 @@ def compile_only_mesh(place: Slice, num_shards: int, num_ranks: int = 1, num_exp
             f"cannot compile for --topology {place.name} ({' '.join(str(error).split())[:200]}); install its compiler "
             f"with {_INSTALL[platform]}, or omit --compile for an estimate"
         ) from error
-    return make_mesh(num_shards, devices, num_ranks, num_expert_parts)
+    return make_mesh(num_shards, devices, num_ranks, num_expert_parts, shares_experts=shares_experts)
 
 
 def compile_only_devices(platform: Literal["tpu", "gpu"], topology: str) -> Sequence[jax.Device]:

@@ -39,14 +39,16 @@ class KnownShapes:
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
-        self._made: dict[tuple[int, int, str, str], tuple[ModelStructure, Weights]] = {}
+        self._made: dict[tuple[int, int, int, str, str], tuple[ModelStructure, Weights]] = {}
 
-    def of(self, num_shards: int, num_expert_parts: int, dtypes: Dtypes) -> tuple[ModelStructure, Weights]:
-        """Over so many devices that are not there."""
+    def of(
+        self, num_shards: int, num_expert_parts: int, num_sharing: int, dtypes: Dtypes
+    ) -> tuple[ModelStructure, Weights]:
+        """Over so many devices that are not there, and so many such groups that have experts in common."""
         names = jnp.dtype(dtypes.activations).name, jnp.dtype(dtypes.weights).name
-        key = (num_shards, num_expert_parts, *names)
+        key = (num_shards, num_expert_parts, num_sharing, *names)
         if key not in self._made:
-            mesh = make_abstract_mesh(num_shards, ep_size=num_expert_parts)
+            mesh = make_abstract_mesh(num_shards, num_sharing, num_expert_parts, shares_experts=True)
             self._made[key] = abstract_weights(self._model, dtypes, mesh, Kernels("xla"))
         return self._made[key]
 
@@ -69,6 +71,7 @@ class Deployment:
 
     Attributes:
         place: the slice. num_shards: devices that share each layer (--tp-size). num_ranks: of them (--dp-size).
+        num_sharing: of the ranks, those that have experts in common (--enable-dp-attention); 1: each has all.
         num_expert_parts: of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would choose.
@@ -79,6 +82,7 @@ class Deployment:
     place: Slice
     num_shards: int
     num_ranks: int
+    num_sharing: int
     num_expert_parts: int
     model: ModelConfig
     layout: TensorLayout
@@ -113,24 +117,32 @@ class Deployment:
         parallel = config.parallel
         check_experts(parallel, model)
         check_states(config, model)
-        num_shards, num_ranks, num_expert_parts = parallel.tp_size, parallel.dp_size, parallel.ep_size
+        num_shards, num_ranks, num_expert_parts = parallel.rank_size, parallel.dp_size, parallel.rank_parts
+        num_sharing = num_ranks if parallel.enable_dp_attention else 1
         defaults = PlatformDefaults.of(place.chip.platform)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, Target(place.chip.platform), model)
-        layout = TensorLayout.of(model, num_shards, num_expert_parts)
-        over: Mesh = mesh if mesh is not None else make_abstract_mesh(num_shards, num_ranks, num_expert_parts)
+        layout = TensorLayout.of(model, num_shards, num_expert_parts, num_sharing)
+        over: Mesh = (
+            mesh
+            if mesh is not None
+            else make_abstract_mesh(
+                num_shards, num_ranks, num_expert_parts, shares_experts=parallel.enable_dp_attention
+            )
+        )
         pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
         shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:
-            structure, weights = shapes.of(num_shards, num_expert_parts, dtypes)
+            structure, weights = shapes.of(num_shards, num_expert_parts, num_sharing, dtypes)
         else:
             structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         return cls(
             place=place,
             num_shards=num_shards,
             num_ranks=num_ranks,
+            num_sharing=num_sharing,
             num_expert_parts=num_expert_parts,
             model=model,
             layout=layout,
@@ -180,6 +192,7 @@ class Deployment:
             self.dtypes.activations,
             num_shards=self.num_shards,
             num_expert_parts=self.num_expert_parts,
+            num_sharing=self.num_sharing,
             programs=declare_programs(design),
             layer_weights=(sum(map(_num_values, self.weights)) - tables) // config.num_layers,
             memory_share=self.weight_bytes / self.place.chip.memory,
@@ -253,7 +266,8 @@ class Roofline:
         one, chip = self.deployment, self.deployment.place.chip
         unread = one.table_bytes if self._num_tables == 2 else 0  # of the input's table, a few rows
         read = one.weight_bytes - unread + num_requests * (one.cache_bytes(context) + 2 * one.state_bytes)
-        read -= self._idle_share(num_requests) * one.expert_bytes
+        num_others = (one.num_sharing - 1) * (num_requests if num_requests > 1 else 0)  # a single one is alone
+        read -= self._idle_share(num_requests + num_others) * one.expert_bytes
         multiplied = one.num_active_parameters - (self._num_tables - 1) * one.num_table_parameters
         operations = 2 * multiplied * num_requests / one.num_shards
         return max(read / chip.bandwidth, operations / chip.flops) + self._sums(num_requests)
@@ -284,7 +298,10 @@ class Roofline:
         return 0.0 if experts is None else (1 - experts.num_chosen / experts.num_experts) ** num_tokens
 
     def _sums(self, num_tokens: int) -> float:
-        """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice."""
+        """Seconds of the all-reduces: each device sends and gets (n - 1) / n of an array twice. Ranks with the same
+        experts gather the rows of all, and scatter the sums, in each sparse layer."""
         one, shards = self.deployment, self.deployment.num_shards
         array = num_tokens * one.model.hidden_size * jnp.dtype(one.dtypes.activations).itemsize
-        return (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array / one.place.chip.link
+        volume = (2 * one.model.num_layers + 1) * 2 * (shards - 1) / shards * array
+        volume += one.model.num_sparse_layers * 2 * (one.num_sharing - 1) * array
+        return volume / one.place.chip.link

@@ -82,6 +82,7 @@ class WorkspaceEstimate:
         *,
         num_shards: int,
         num_expert_parts: int,
+        num_sharing: int,
         programs: Collection[Program],
         layer_weights: int,
         memory_share: float,
@@ -91,6 +92,7 @@ class WorkspaceEstimate:
         Args:
             platform: as jax names it.
             model: as it is laid out over so many shards, and its experts over so many parts of them.
+            num_sharing: ranks whose rows go to the same experts.
             dtype: of hidden states.
             programs: the closed set.
             layer_weights: of one layer, on one device.
@@ -105,7 +107,7 @@ class WorkspaceEstimate:
         ffw = _FFW_ARRAYS * model.intermediate_size // num_shards
         if model.experts is not None:  # a row for each expert of each token, wherever it is, and what gate and up make
             columns = model.experts.intermediate_size * num_expert_parts // num_shards
-            ffw = max(ffw, model.experts.num_chosen * (model.hidden_size + 2 * columns))
+            ffw = max(ffw, num_sharing * model.experts.num_chosen * (model.hidden_size + 2 * columns))
         widest = _HIDDEN_ARRAYS * model.hidden_size + max(_HEAD_ARRAYS * heads, ffw)
         logits = max(buckets.sample) * model.vocab_size // num_shards * 4 if model.has_head else 0
         searched = min(MOST_SEARCHED, context * max((bucket.num_requests for bucket in buckets.verify), default=0))

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_ENGINE, _KERNELS = ("tests/runtime/core/test_latents.py",), "tests/pallas_kernels/test_latent_attention_"
+_ENGINE, _KERNELS = ("tests/runtime/core/test_engine_goldens.py",), "tests/pallas_kernels/test_latent_attention_"
 
 LATENT_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -11,6 +11,13 @@ LATENT_FAULTS: tuple[Fault, ...] = (
         "q_rotated = by.rotations.rotate(q[..., sizes.plain_size :], rope)",
         "q_rotated = 0 * by.rotations.rotate(q[..., sizes.plain_size :], rope)",
         _ENGINE,
+    ),
+    Fault(
+        "each rank takes the first experts for its own",
+        "model/moe.py",
+        "part + num_parts * lax.axis_index(RANK_AXIS)",
+        "part + 0 * lax.axis_index(RANK_AXIS)",
+        ("tests/runtime/core/test_dp_attention.py",),
     ),
     Fault(
         "yarn's factor is on queries alone",

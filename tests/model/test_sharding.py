@@ -29,7 +29,7 @@ def test_rules_name_mesh_axes():
     mesh = make_mesh(1)
     both = ("expert", "tensor")
     assert ShardingRules().sharding(mesh, (None, "kv_heads", None)).spec == PartitionSpec(None, both, None)
-    assert ShardingRules().spec(("experts", None, "expert_ffw")) == PartitionSpec("expert", None, "tensor")
+    assert ShardingRules().spec(("experts", None, "expert_ffw")) == PartitionSpec(("rank", "expert"), None, "tensor")
     assert ShardingRules(ffw=None).sharding(mesh, ("ffw",)).spec == PartitionSpec(None)
     with pytest.raises(KeyError):
         ShardingRules().sharding(mesh, ("no such axis",))

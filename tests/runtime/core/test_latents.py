@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from palladio.runtime.interface.model_messages import SetReleased, UpdateWeights
 from tests.model.driver import MAX_LEN
@@ -14,6 +15,7 @@ from tests.tiny_model import make_checkpoint
 FAMILY, NUM_TOKENS = "deepseek_v3", 24
 
 
+@pytest.mark.slow
 def test_drafts_and_mixed_steps_and_other_weights(tmp_path: Path) -> None:
     first = make_checkpoint(tmp_path / "first", FAMILY)
     core = create_core(
