@@ -185,7 +185,9 @@ def test_sizes_of_a_sweep_are_read(monkeypatch):
 
 
 def test_the_files_of_sweeps_name_chips_and_sizes():
-    for file in tpu_config.TUNED.rglob("*.json"):
+    files = list(tpu_config.TUNED.rglob("ragged_paged_attention.json"))
+    assert files
+    for file in files:
         assert file.parent.name in tpu_config.VMEM
         for name, sizes in json.loads(file.read_text()).items():
             assert re.fullmatch(r"(decode|chunk) h(64|128|256)", name)

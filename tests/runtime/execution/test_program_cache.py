@@ -240,6 +240,7 @@ def test_what_a_step_is_traced_from_lies_in_the_rooms_of_the_digest():
     seen_otherwise = {
         "scheduling": "buckets are in the program's name; batches are host arguments",
         "grammar": "the host side of masks, which are arguments",
+        "telemetry": "what the process takes of the system's memory",
         "folders": "where compiled programs are kept, which none of them depends on",
     }
     imported = set()
