@@ -121,7 +121,8 @@ def describe_with_a_window(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> Dec
 
 def run_three_kinds(folder: str) -> list[dict[str, list[int]]]:
     """On one device that keeps all tokens in both layers with attention; and on two ranks of two that do not."""
-    flags: dict[str, Any] = {"load_format": "dummy", "chunked_prefill_size": 16, "cuda_graph_bs": ()}  # steps of one size
+    one_size = {"chunked_prefill_size": 16, "cuda_graph_bs": ()}  # of steps
+    flags: dict[str, Any] = {"load_format": "dummy"} | one_size
     with patch.object(qwen3_5, "describe_hybrid", describe_with_a_window):
         with patch.object(kv_cache, "MOST_PADDING", -1.0):
             masked = core_on(folder, 1, 1, **flags)
