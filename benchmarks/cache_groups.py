@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--length", type=int, default=8192, help="tokens of a prompt")
     parser.add_argument("--shared", type=int, default=2048, help="of them, those that all begin with")
-    parser.add_argument("--output", type=int, default=32)
+    parser.add_argument("--output", type=int, default=256, help="with few, requests end before others begin")
     parser.add_argument("--window", type=int, default=1024)
     parser.add_argument("--scarce", type=int, default=6, help="the full pool is so many times smaller")
     args = parser.parse_args()

@@ -31,19 +31,21 @@ class Feature:
     Attributes:
         file: its own. lines: of it.
         commit: that added it.
-        num_beside: product files that the commit changed and did not add; added, deleted: lines in these.
+        num_beside: product files that the commit changed and did not add; None: it merged others' changes as well.
+        added, deleted: lines in these.
     """
 
     file: str
     lines: int
     commit: str
-    num_beside: int
-    added: int
-    deleted: int
+    num_beside: int | None
+    added: int = 0
+    deleted: int = 0
 
     @property
     def row(self) -> str:
         changed = f"{self.num_beside} files, +{self.added} −{self.deleted}" if self.num_beside else "nothing"
+        changed = "unknown: the commit is a merge" if self.num_beside is None else changed
         return f"{self.file} | {self.lines} | {self.commit} | {changed}"
 
 
@@ -56,14 +58,18 @@ def features(kind: str) -> Iterator[Feature]:
     patterns, seam = SEAMS[kind]
     for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern) if path.stem not in seam):
         name = str(path.relative_to(ROOT))
+        lines = path.read_text(encoding="utf-8").count("\n")
         found = git("log", "--diff-filter=A", "--follow", "--format=%h", "--", name)
-        if not found:  # not committed yet
-            continue
-        new = set(git("show", "--diff-filter=A", "--format=", "--name-only", found[-1]))
-        rows = [row.split("\t") for row in git("show", "--format=", "--numstat", "--no-renames", found[-1])]
+        if not found:
+            if merges := git("log", "-m", "--diff-filter=A", "--format=%h", "--", name):
+                yield Feature(name, lines, merges[-1], None)
+            continue  # or it is not committed yet
+        commit = found[-1]
+        new = set(git("show", "--diff-filter=A", "--format=", "--name-only", commit))
+        rows = [row.split("\t") for row in git("show", "--format=", "--numstat", "--no-renames", commit)]
         beside = [row for row in rows if row[2].startswith(PRODUCT) and row[2] not in new and row[0] != "-"]
         added, deleted = (sum(int(row[column]) for row in beside) for column in (0, 1))
-        yield Feature(name, path.read_text(encoding="utf-8").count("\n"), found[-1], len(beside), added, deleted)
+        yield Feature(name, lines, commit, len(beside), added, deleted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -254,6 +254,13 @@ MODEL_FAULTS = (
         'pooling in (None, "last")',
         STATES,
     ),
+    Fault(
+        "a layer with a state goes by the second block table",
+        "model/kv_cache.py",
+        "Place(self.num_tables, self.num_arrays + n)",
+        "Place(1, self.num_arrays + n)",
+        STATES,
+    ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
 )

@@ -1,14 +1,22 @@
 """Layers that keep states: slots that change hands, steps that are void, meshes, a reset, and flags."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from palladio.model import kv_cache
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.families import qwen3_5
+from palladio.model.families.qwen3_next import describe_hybrid
+from palladio.model.hf_config import FULL, LINEAR, HfConfig
+from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
+from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import check_states
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -20,6 +28,7 @@ from tests.runtime.core.mesh_requests import assert_same, drain
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint, tiny_config
 
+WINDOW = 10
 FLAGS: dict[str, Any] = {
     "load_format": "auto",
     "context_length": MAX_LEN,
@@ -58,30 +67,36 @@ def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.
     assert collector.cached_tokens["again"] == core.stats().total.num_hit_tokens == 0
 
 
-def run_and_reset(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
+def core_on(folder: str, dp_size: int, tp_size: int, **flags: Any) -> EngineCore:
+    few = {"fail_on_recompile": False, "max_running_requests": 4, "cuda_graph_bs": (1,), "skip_tokenizer_init": True}
+    return create_core(Path(folder), dp_size=dp_size, tp_size=tp_size, **FLAGS | few | flags)
+
+
+def run_and_reset(core: EngineCore) -> dict[str, list[int]]:
     """Tokens of requests of which all are computed anew in the middle, since the device has lost its state."""
-    core = create_core(
-        Path(folder),
-        dp_size=dp_size,
-        tp_size=tp_size,
-        skip_tokenizer_init=True,
-        **FLAGS | {"fail_on_recompile": False, "max_running_requests": 4, "cuda_graph_bs": (1,)},
-    )
-    collector = Collector(core)
+    collector, cache = Collector(core), core._runner.programs.design.shape.cache
     for number in range(4):
         collector.add(str(number), prompts_of("qwen3_next")[-1 - number], max_tokens=12)
     for _ in range(6):
         collector.step()
-    state = core._runner.executor.state
-    num_states = len(core._runner.programs.design.shape.cache.states(state.kv_cache))
-    assert num_states == 3, "three of four layers"
     collector.take(core._process(keep=0))
+    assert collector.tokens
+    assert all(np.asarray(array).any() for layer in kept_by(core) for array in layer)
     core._scheduler.start_over()
     core._runner.executor.reset_state()
-    fresh = core._runner.programs.design.shape.cache.states(core._runner.executor.state.kv_cache)
-    assert not any(np.asarray(array).any() for layer in fresh for array in layer)
+    assert len(kept_by(core)) == len(cache.groups.states) > 0
+    assert not any(np.asarray(array).any() for layer in kept_by(core) for array in layer)
     drain(collector)
     return collector.tokens
+
+
+def kept_by(core: EngineCore) -> tuple[Any, ...]:
+    """The states of each layer that has any."""
+    return core._runner.programs.design.shape.cache.states(core._runner.executor.state.kv_cache)
+
+
+def run_on(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
+    return run_and_reset(core_on(folder, dp_size, tp_size))
 
 
 @pytest.mark.parametrize("mesh", [[2, 2], pytest.param([1, 4], marks=pytest.mark.slow)], ids=str)
@@ -95,7 +110,37 @@ def test_ranks_and_a_reset(tmp_path: Path, mesh: list[int]) -> None:
         folder = tmp_path / "converted"
     golden = np.load(GOLDENS / "qwen3_next.npz")["tokens"]
     expected = {str(number): golden[-1 - number][:12].tolist() for number in range(4)}
-    assert call_with_devices(__name__, "run_and_reset", str(folder), *mesh) == expected
+    assert call_with_devices(__name__, "run_on", str(folder), *mesh) == expected
+
+
+def describe_with_a_window(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
+    """The last layer gets one, which no published model of these families has."""
+    spec = describe_hybrid(hf, are_sparse=are_sparse)
+    return dataclasses.replace(spec, layers=(*spec.layers[:-1], spec.layers[-1].with_attention(window=WINDOW)))
+
+
+def run_three_kinds(folder: str) -> list[dict[str, list[int]]]:
+    """On one device that keeps all tokens in both layers with attention; and on two ranks of two that do not."""
+    one_size = {"chunked_prefill_size": 16, "cuda_graph_bs": ()}  # of steps
+    flags: dict[str, Any] = {"load_format": "dummy"} | one_size
+    with patch.object(qwen3_5, "describe_hybrid", describe_with_a_window):
+        with patch.object(kv_cache, "MOST_PADDING", -1.0):
+            masked = core_on(folder, 1, 1, **flags)
+        core = core_on(folder, 2, 2, **flags)
+    one, groups = (each._runner.programs.design.shape.cache.groups for each in (masked, core))
+    assert (one.num_tables, one.states) == (1, (0,))
+    assert [group.window for group in groups.groups] == [None, WINDOW]
+    assert (groups.tables, groups.states) == ([(1,), (2,)], (0,))
+    return [run_and_reset(masked), run_and_reset(core)]
+
+
+def test_states_beside_pages_with_a_window_and_without(tmp_path: Path) -> None:
+    """One layer of each kind, on four devices, which lose what all of them keep."""
+    folder = make_checkpoint(tmp_path, "qwen3_5", num_hidden_layers=3, layer_types=[LINEAR, FULL, FULL])
+    masked, ranks = call_with_devices(__name__, "run_three_kinds", str(folder))
+    assert ranks == masked
+    assert all(len(tokens) == 12 for tokens in ranks.values())
+    assert len({token for tokens in ranks.values() for token in tokens}) > 12
 
 
 @pytest.mark.slow
