@@ -192,12 +192,12 @@ class Request:
     def take_token(self, output: TokenOutput) -> bool:
         """Takes the token of a row that decodes one, if that is all: so it is for most rows of most steps. Else returns
         False, and nothing is changed; see `take_tokens`."""
-        new = output.token_ids
-        runs = self.first_token is not None and self.decode_mark is not None and self.status is RequestStatus.RUNNING
-        ends = output.finish is not None or len(self.token_ids) >= self.max_computed
-        if not runs or ends or self.constraint is not None or len(new) != 1 or new[0] in self.given.stop_token_ids:
+        new, known = output.token_ids, self.token_ids
+        if not self.slot or self.decode_mark is None or self.constraint is not None or output.finish is not None:
             return False
-        self.token_ids.append(new[0])
+        if len(new) != 1 or len(known) >= self.max_computed or new[0] in self.given.stop_token_ids:
+            return False
+        known.append(new[0])
         self.num_unread -= 1
         return True
 

@@ -17,7 +17,7 @@ def decoding() -> Request:
     """It has one of four tokens, and a dispatched step samples the next one."""
     given = GenerationRequest("a", [1, 2, 3], SamplingParams(max_tokens=4, seed=0), [EOS], 0.0)
     request = Request.of(given)
-    request.status, request.first_token, request.decode_mark = RequestStatus.RUNNING, 1.0, DecodeSteps()
+    request.status, request.slot, request.first_token, request.decode_mark = RequestStatus.RUNNING, 1, 1.0, DecodeSteps()
     request.token_ids.append(4)
     request.num_unread = 1
     return request
@@ -40,9 +40,8 @@ def constrain(request: Request) -> None:
 
 
 SPECIAL: dict[str, Callable[[Request], None]] = {
-    "its first": lambda request: setattr(request, "first_token", None),
-    "the first since it was retracted": lambda request: setattr(request, "decode_mark", None),
-    "retracted": lambda request: setattr(request, "status", RequestStatus.WAITING),
+    "its first, or the first since it was retracted": lambda request: setattr(request, "decode_mark", None),
+    "retracted": lambda request: setattr(request, "slot", 0),
     "its last": read_last,
     "of a grammar": constrain,
 }
