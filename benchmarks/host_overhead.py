@@ -55,7 +55,21 @@ class Stopwatch:
         self._replaced.clear()
 
 
-def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int, sampled: bool) -> dict[str, float]:
+def once_each(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs each program once; later calls get the same results."""
+    given: dict[Any, Any] = {}
+
+    def run_once(key: Any, *arrays: Any) -> Any:
+        if key not in given:
+            given[key] = run(key, *arrays)
+        return given[key]
+
+    return run_once
+
+
+def measure(
+    core: EngineCore, num_requests: int, num_queued: int, num_steps: int, *, sampled: bool, uses_device: bool
+) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
     scheduler, runner = core._scheduler.schedulers[0], core._runner
@@ -71,6 +85,8 @@ def measure(core: EngineCore, num_requests: int, num_queued: int, num_steps: int
     for _ in range(10):
         core.step()
     watch = Stopwatch()
+    if not uses_device:
+        watch.replace(runner.executor, "run", once_each(runner.executor.run))
     wrapped = [
         (scheduler, "schedule", "schedule"),
         (runner, "_build", "build"),
@@ -122,6 +138,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--sampled", action="store_true", help="temperature and top_p instead of greedy")
     parser.add_argument("--quantization", help="bits of the weights; those with scales are twice the arguments")
+    parser.add_argument(
+        "--without-device", action="store_true", help="run no programs: a CPU would compute on the host's own cores"
+    )
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
     config = EngineConfig.from_flags(
@@ -135,7 +154,11 @@ def main() -> None:
         }
     )
     core = EngineCore.create(config, lambda progress: None)
-    rows = [measure(core, count, queued, args.steps, args.sampled) for count in args.requests for queued in args.queued]
+    rows = [
+        measure(core, count, queued, args.steps, sampled=args.sampled, uses_device=not args.without_device)
+        for count in args.requests
+        for queued in args.queued
+    ]
     columns = list(rows[0])
     print("µs per decode step (step: median; the rest: mean)")
     print(" ".join(f"{name:>9}" for name in columns))

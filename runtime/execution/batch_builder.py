@@ -172,12 +172,14 @@ class HostBatch:
     """One rank's vectors of a step.
 
     Attributes:
+        tiers: in which its rows are sampled.
         forward: i32[layout.size]
         sampling: i32[num_sampled, NUM_COLUMNS]
         early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit `forward`.
         score_targets: i32[T], the prompt token that each position predicts. score_slots: i32[T], of its request.
     """
 
+    tiers: set[SampleTier]
     forward: Int32Array
     sampling: Int32Array
     early_updates: list[Int32Array]
@@ -234,41 +236,43 @@ class BatchBuilder:
         floats[FREQUENCY], floats[PRESENCE] = params.frequency_penalty, params.presence_penalty
         floats[REPETITION] = min(params.repetition_penalty, _LARGEST)
 
-    def tiers(self, batch: ScheduledBatch) -> set[SampleTier]:
-        """In which its rows are sampled."""
-        return {self._tiers[row.request.slot] for row in batch.rows if row.samples}
-
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
         """Args: batch: None: the rank has nothing to do."""
-        layout = form.layout
-        forward = np.zeros(layout.size, np.int32)
-        early = [] if batch is None else _fill_forward(forward, form, batch)
-        sampling = self._sampling(form, batch) if form.num_sampled else NOTHING
+        forward = np.zeros(form.layout.size, np.int32)
+        slots = [] if batch is None else [row.request.slot for row in batch.rows]
+        early = [] if batch is None else _fill_forward(forward, form, batch, slots)
+        sampled = slots if batch is None else slots[: batch.num_sampled_rows]
+        tiers = {self._tiers[slot] for slot in sampled}
+        if batch is not None and batch.kind == "prefill":  # some may be there for their prompt alone
+            sampled = [slot if row.request.max_tokens else 0 for slot, row in zip(sampled, batch.rows, strict=False)]
+        sampling = self._sampling(form.num_sampled, sampled) if form.num_sampled else NOTHING
         scored = _scored(form, batch) if form.scores else (NOTHING, NOTHING)
-        return HostBatch(forward, sampling, early, *scored)
+        return HostBatch(tiers, forward, sampling, early, *scored)
 
-    def _sampling(self, form: StepForm, batch: ScheduledBatch | None) -> Int32Array:
-        slots = np.zeros(form.num_sampled, np.int32)
-        rows = [] if batch is None else batch.rows[: batch.num_sampled_rows]
-        slots[: len(rows)] = [row.request.slot if row.request.max_tokens > 0 else 0 for row in rows]
-        return self._columns[slots]
+    def _sampling(self, num_rows: int, slots: list[int]) -> Int32Array:
+        padded = np.zeros(num_rows, np.int32)
+        padded[: len(slots)] = slots
+        return self._columns[padded]
 
 
-def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch) -> list[Int32Array]:
-    """Returns the changes of the block table that come before."""
+def _fill_forward(
+    forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Sequence[int]
+) -> list[Int32Array]:
+    """Returns the changes of the block table that come before. Args: slots: of the rows."""
     rows, layout = batch.rows, form.layout
     num_rows = len(rows)
     counts, slot_ids, starts, ends, updates, token_ids = layout.sections
     forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
-    forward[slot_ids][:num_rows] = [row.request.slot for row in rows]
-    forward[ends][:num_rows] = [row.end if row.num_drafts else row.start + row.num_tokens for row in rows]
+    forward[slot_ids][:num_rows] = slots
+    drafted = batch.kind == "verify"
+    forward[ends][:num_rows] = [row.end if drafted else row.start + row.num_tokens for row in rows]
     early, late = _split_updates(batch.table_updates, layout.num_updates)
     if late:
         forward[updates].reshape(-1, 3)[: len(late)] = late
     if layout.num_tokens:
         forward[starts][:num_rows] = [ON_DEVICE - row.num_drafts if row.decodes else row.start for row in rows]
         tokens: list[int] = []
-        for row in rows if batch.kind != "verify" else ():
+        for row in rows if not drafted else ():
             tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
         forward[token_ids][: len(tokens)] = tokens
     return early
@@ -371,7 +375,7 @@ def _read_tokens(
                 finishes[i] = NOT_FINITE
                 del ids[rows[i].argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
-    if any(request.given.params.logprobs is not None for request in requests):
+    if output.logprobs is not None and any(request.given.params.logprobs is not None for request in requests):
         logprobs = read_logprobs(requests, output, token_ids)
     return list(map(Request.output, requests, token_ids, finishes, logprobs, scored))
 

@@ -1,6 +1,7 @@
 """ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -224,7 +225,7 @@ class ModelRunner:
             else:
                 self.executor.run(Forward.key_of(*sizes), *arrays)
             last_array = next(iter(self.executor.state.last_hidden.values()))
-        return ForwardedStep(step, form, hosts, self._tier(step), last_array)
+        return ForwardedStep(step, form, hosts, self._tier(hosts), last_array)
 
     def sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
         """Dispatches the second half.
@@ -315,9 +316,8 @@ class ModelRunner:
         output: SampleOutput = self.executor.run(kind.key_of(num_rows, tier=tier), *arrays)
         return output
 
-    def _tier(self, step: ScheduledStep) -> SampleTier:
-        wanted = set().union(*(self._builders[rank].tiers(batch) for rank, batch in step.parts))
-        least = max(map(TIERS.index, wanted), default=0)
+    def _tier(self, hosts: Sequence[HostBatch]) -> SampleTier:
+        least = max(map(TIERS.index, itertools.chain(*(host.tiers for host in hosts))), default=0)
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
     def _takes_media(self, step: ScheduledStep) -> bool:

@@ -37,6 +37,7 @@ from palladio.runtime.process.codec import (
 from palladio.runtime.process.transport import TokenEngine, resolve_factory, run_engine
 from palladio.runtime.telemetry.logs import configure_logging
 
+_YOUNG_OBJECTS = 20_000  # before a collection; a step of many requests makes 1,000 and is soon gone with all of them
 _LINGER_MS = 2000
 _LAST_WORDS = 0.5  # seconds in which the front gets to know why a hung engine ends; it may kill it sooner
 
@@ -77,6 +78,7 @@ def main() -> None:
         core = create_core(config, on_progress, on_fatal)
         gc.collect()
         gc.freeze()  # what is loaded now stays: walking it again and again would only delay steps
+        gc.set_threshold(_YOUNG_OBJECTS)
         return core
 
     run_engine(create, bootstrap.config, _ZmqInbox(incoming), emit, end_hung)

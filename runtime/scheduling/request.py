@@ -189,6 +189,18 @@ class Request:
             self.num_computed = min(computed, self.max_computed)  # a row after it may have nothing left to compute
             self.num_unsure -= num_drafts
 
+    def take_token(self, output: TokenOutput) -> bool:
+        """Takes the token of a row that decodes one, if that is all: so it is for most rows of most steps. Else returns
+        False, and nothing is changed; see `take_tokens`."""
+        new, known = output.token_ids, self.token_ids
+        if not self.slot or self.decode_mark is None or self.constraint is not None or output.finish is not None:
+            return False
+        if len(new) != 1 or len(known) >= self.max_computed or new[0] in self.given.stop_token_ids:
+            return False
+        known.append(new[0])
+        self.num_unread -= 1
+        return True
+
     def note_read(self) -> None:
         """One of its rows has been read, or is none after all."""
         self.num_unread -= 1

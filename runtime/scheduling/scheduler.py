@@ -170,7 +170,8 @@ class Scheduler:
         if prefill:
             self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
-            return self._batch("prefill", [decode_row(r, 1) for r in decoding or ()] + prefill)
+            decodes = [decode_row(r, 1) for r in decoding or ()]
+            return self._batch("prefill", decodes + prefill, len(decodes))
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
     def process(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> list[TokenOutput]:
@@ -184,12 +185,15 @@ class Scheduler:
         if batch.kind == "verify":
             note_drafts(self.drafts, batch, read)
         for row, output in zip(batch.rows, read, strict=True):
-            request = row.request
-            if row.revision != request.revision:
+            request, start, _, samples, decodes, revision, num_drafts = row
+            if revision != request.revision:
                 continue  # see ScheduledRow.is_void
+            if decodes and not num_drafts and request.take_token(output):
+                outputs.append(output)
+                continue
             if output.prompt_logprobs is not None:
-                request.take_prompt_logprobs(row.start, output.prompt_logprobs)
-            if row.samples:
+                request.take_prompt_logprobs(start, output.prompt_logprobs)
+            if samples:
                 row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
@@ -227,8 +231,9 @@ class Scheduler:
             budget = min(budget, max(share, *(request.longest_whole for request in candidates), 0))
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
-        for running in self.turns.members(turn):  # few are split, but a retraction may leave one anywhere
-            if budget > 0 and running.is_prefilling:
+        # Few are split, but a retraction may leave one anywhere.
+        for running in [r for r in self.turns.members(turn) if r.num_computed < r.prefill_end]:
+            if budget > 0:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
             max_rows = self.buckets.max_prefill_requests - num_decoding
@@ -289,15 +294,9 @@ class Scheduler:
     def _take_decoding(self, turn: ScheduleTurn) -> list[Request]:
         """Requests that can decode, each with room for one more token."""
         size = self.cache.page_size
-        ready: list[Request] = []
-        growing: list[Request] = []
-        for request in self.turns.decoders(turn, self.buckets):  # plain: this runs for each request at each step
-            length, most = request.num_computed, request.max_computed
-            if length < request.prefill_end or length >= most:
-                continue
-            ready.append(request)
-            if min(length + request.num_unsure + 1, most) > len(request.pages) * size:
-                growing.append(request)
+        members = self.turns.decoders(turn, self.buckets)  # plain: this runs for each request at each step
+        ready = [r for r in members if r.prefill_end <= r.num_computed < r.max_computed]
+        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
         if len(growing) > self.cache.num_available_columns:
             # Who may have a page less than it seems waits for its tokens to be read.
             growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
@@ -316,17 +315,16 @@ class Scheduler:
         if not decoding:
             return None
         if self.limits.num_drafts and (drafting := draft_rows(decoding, self.buckets, self.limits, self.cache)):
-            return self._batch("verify", drafting)
+            return self._batch("verify", drafting, len(drafting))
         if self.limits.num_decode_steps == 1:
-            return self._batch("decode", [decode_row(request, 1) for request in decoding])
+            return self._batch("decode", [decode_row(request, 1) for request in decoding], len(decoding))
         if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
             decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
             decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
-            return self._batch("prefill", [decode_row(request, 1) for request in decoding])
-        return self._batch("decode", long_rows(decoding, self.limits, self.cache))
+            return self._batch("prefill", [decode_row(request, 1) for request in decoding], len(decoding))
+        return self._batch("decode", long_rows(decoding, self.limits, self.cache), len(decoding))
 
-    def _batch(self, kind: StepKind, rows: list[ScheduledRow]) -> ScheduledBatch:
-        num_decodes = sum(row.decodes for row in rows)
+    def _batch(self, kind: StepKind, rows: list[ScheduledRow], num_decodes: int) -> ScheduledBatch:
         self.retractor.note_step(samples=rows[0].samples)  # those that do come first
         if num_decodes:
             self.kv_budget.ratio.decay()

@@ -178,8 +178,8 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _SCHEDULER,
-        "min(length + request.num_unsure + 1, most) >",
-        "min(length + 1, most) >",
+        "r.num_computed + r.num_unsure >= len(r.pages)",
+        "r.num_computed >= len(r.pages)",
         SCHEDULING,
     ),
     Fault(
