@@ -255,9 +255,7 @@ class BatchBuilder:
         return self._columns[padded]
 
 
-def _fill_forward(
-    forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Sequence[int]
-) -> list[Int32Array]:
+def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Sequence[int]) -> list[Int32Array]:
     """Returns the changes of the block table that come before. Args: slots: of the rows."""
     rows, layout = batch.rows, form.layout
     num_rows = len(rows)
