@@ -150,7 +150,7 @@ def host(tiny: bool, folder: Path) -> Figures:
     core = EngineCore.create(EngineConfig.from_flags(engine_flags(tiny, folder)), lambda progress: None)
     figures: Figures = {"seconds to ready, warm": time.perf_counter() - start, "cache hits": core.ready.cache_hits}
     counts, steps = ((1, 8), 60) if tiny else ((1, 64, 200), 200)
-    figures["steps"] = [measure(core, count, 0, steps, sampled=False) for count in counts]
+    figures["steps"] = [measure(core, count, 0, steps, sampled=False, uses_device=True) for count in counts]
     return figures
 
 
