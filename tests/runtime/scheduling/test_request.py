@@ -17,7 +17,8 @@ def decoding() -> Request:
     """It has one of four tokens, and a dispatched step samples the next one."""
     given = GenerationRequest("a", [1, 2, 3], SamplingParams(max_tokens=4, seed=0), [EOS], 0.0)
     request = Request.of(given)
-    request.status, request.slot, request.first_token, request.decode_mark = RequestStatus.RUNNING, 1, 1.0, DecodeSteps()
+    request.status, request.slot = RequestStatus.RUNNING, 1
+    request.first_token, request.decode_mark = 1.0, DecodeSteps()
     request.token_ids.append(4)
     request.num_unread = 1
     return request
