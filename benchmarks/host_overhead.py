@@ -68,7 +68,7 @@ def once_each(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def measure(
-    core: EngineCore, num_requests: int, num_queued: int, num_steps: int, *, sampled: bool, uses_device: bool
+    core: EngineCore, num_requests: int, num_queued: int, num_steps: int, *, sampled: bool, uses_device: bool = True
 ) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
     rng = np.random.default_rng(0)
