@@ -10,7 +10,6 @@ from palladio.model.registry import ARCHITECTURES
 from tests.docs.worked_example import PAGES, ROOT, apply_step, copy_tree, edited, run_in, steps_of
 
 EXAMPLES = sorted(page.name for page in PAGES.glob("*.md") if page.name != "README.md")
-QUICK = {"tool-format.md"}  # the others take longer: they compile programs
 LINT = "ruff check ."
 HOUSE_RULES = "python -m pytest -q -x tests/test_architecture.py"
 has_torch = importlib.util.find_spec("torch") is not None
@@ -26,9 +25,8 @@ def test_changes_fit_the_tree(name: str, tmp_path: Path) -> None:
             apply_step(step, ROOT, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow,)) for name in EXAMPLES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_page_can_be_followed(name: str, tmp_path: Path) -> None:
     if name == "model-family.md" and not has_torch:
         pytest.skip("it compares with transformers, which needs torch")
@@ -38,7 +36,7 @@ def test_page_can_be_followed(name: str, tmp_path: Path) -> None:
             run_in(tmp_path, step.text)
         else:
             apply_step(step, tmp_path, tmp_path)
-    run_in(tmp_path, LINT if name in QUICK else f"{LINT} && {HOUSE_RULES}")
+    run_in(tmp_path, f"{LINT} && {HOUSE_RULES}")
 
 
 def test_index_names_every_page() -> None:

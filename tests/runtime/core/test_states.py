@@ -99,7 +99,8 @@ def run_on(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
     return run_and_reset(core_on(folder, dp_size, tp_size))
 
 
-@pytest.mark.parametrize("mesh", [[2, 2], pytest.param([1, 4], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [[2, 2], [1, 4]], ids=str)
 def test_ranks_and_a_reset(tmp_path: Path, mesh: list[int]) -> None:
     """Four devices: two ranks, whose devices share the heads; or one, and a key head's value heads are divided, too, as
     a converted checkpoint is loaded."""
