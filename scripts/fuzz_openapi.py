@@ -1,4 +1,4 @@
-"""fuzz_openapi.py URL SECONDS: requests made from a running server's own /openapi.json; none may be answered with a 5xx.
+"""fuzz_openapi.py URL SECONDS: requests made from a running server's /openapi.json; none may be answered with a 5xx.
 
 Bodies keep to the schema, or break it, or are good ones with a few fields of the first kind: most requests of the
 first two kinds are refused for one field or another, the third kind gets to the engine.

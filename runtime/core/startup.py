@@ -128,8 +128,8 @@ def build_executor(
     if design.shape.page_groups.has_states and not config.cache.disable_radix_cache:
         message = "The prefix cache is off: layers of %s keep states, and none of an earlier token is kept"
         logger.info(message, design.model.architecture)
-    if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
-        target = design.kernels.target
+    target = design.kernels.target
+    if lies_narrow(design.dtypes.activations, design.dtypes.weights, target, design.shape.mesh):
         logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)

@@ -224,8 +224,8 @@ class SamplingProgram(Program):
 
 
 class SamplingOfRows(SamplingProgram):
-    """A sampling program after a forward pass. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed, masks
-    i32[B, mask_width]."""
+    """A sampling program after a forward pass. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed,
+    masks i32[B, mask_width]."""
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self.key.num_requests

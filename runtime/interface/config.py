@@ -169,6 +169,9 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
             implementation. reference: plain jnp, for tests.
+        cpu_products: How a CPU multiplies one or a few rows with bfloat16 weights. native: a small C++ library of ours,
+            compiled at the first start and kept beside the compilation cache; about twice as fast. xla: the XLA
+            compiler's own product. auto: native where a C++ compiler is on PATH, else xla; the log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -193,6 +196,7 @@ class ExecutionConfig:
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
+    cpu_products: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
