@@ -38,7 +38,7 @@ class NarrowProducts:
 
     def describe(self) -> str:
         """For the log."""
-        native = f"; {self.native_rows} rows or fewer by native code" if self.native_rows else ""
+        native = f"; up to {self.native_rows} by native code" if self.native_rows else ""
         return f"bfloat16[out, in] with {self.min_rows} rows or more{native}"
 
 

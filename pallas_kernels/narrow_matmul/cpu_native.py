@@ -16,12 +16,12 @@ from typing import Final
 
 import jax
 import jax.numpy as jnp
-from jaxlib import version as jaxlib_version
 
 SOURCE: Final = Path(__file__).with_suffix(".cc")
 COMPILERS: Final = ("c++", "g++", "clang++")
-CALL: Final = "palladio_rows_times_matrix"
-_SYMBOL: Final = "PalladioRowsTimesMatrix"
+BFLOAT16_CALL: Final = "palladio_rows_times_bfloat16"
+INT8_CALL: Final = "palladio_rows_times_int8"
+_SYMBOLS: Final = {BFLOAT16_CALL: "PalladioRowsTimesBfloat16", INT8_CALL: "PalladioRowsTimesInt8"}
 _FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
 _SECONDS: Final = 120  # for the compiler, which takes three
 _loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
@@ -32,8 +32,8 @@ class NativeError(Exception):
 
 
 def load(folder: Path | None) -> None:
-    """Makes `matmul` usable: compiles the library, unless the folder has it, and registers its call. The first call of a
-    process does it.
+    """Makes `matmul` usable: compiles the library, unless the folder has it, and registers its calls. The first
+    time in a process does it.
 
     Args:
         folder: where compiled libraries are kept; None: this one is not kept.
@@ -59,9 +59,15 @@ def load(folder: Path | None) -> None:
 
 
 def matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]; `load` comes before."""
+    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]; `load` comes before. Rows are rounded to bfloat16."""
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(CALL, out)(rows, matrix)
+    return jax.ffi.ffi_call(BFLOAT16_CALL, out)(rows, matrix)
+
+
+def int8_matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """rows f32[T, in], matrix int8[in, out] → f32[T, out]; `load` comes before. Nothing is rounded but sums."""
+    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[1]), jnp.float32)
+    return jax.ffi.ffi_call(INT8_CALL, out)(rows, matrix)
 
 
 def _private(folder: Path) -> Path:
@@ -76,7 +82,7 @@ def _private(folder: Path) -> Path:
 def _compiled(compiler: str, folder: Path) -> Path:
     """The library in the folder; several processes may make it at once, and each puts a whole one there."""
     source = SOURCE.read_bytes()
-    parts = (source, jaxlib_version.__version__, compiler, *_FLAGS)
+    parts = (source, jax.__version__, compiler, *_FLAGS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     library = folder / f"narrow_matmul-{digest}.so"
     if library.is_file():
@@ -99,5 +105,6 @@ def _compiled(compiler: str, folder: Path) -> Path:
 
 def _register(library: Path) -> None:
     loaded = ctypes.CDLL(str(library))
-    jax.ffi.register_ffi_target(CALL, jax.ffi.pycapsule(loaded[_SYMBOL]), platform="cpu")
+    for call, symbol in _SYMBOLS.items():
+        jax.ffi.register_ffi_target(call, jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
     _loaded.append(loaded)

@@ -21,11 +21,10 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
-from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
-from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, with_native_products
+from palladio.runtime.core.kernel_choice import kernels_of, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import CompileMode, Dtypes, EngineLimits, PlatformDefaults, check_states, compile_mode
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
@@ -98,8 +97,7 @@ class EnginePlan:
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
-        target = Target.of(device)
-        dtypes = Dtypes.of(config, target, model)
+        dtypes = Dtypes.of(config, Target.of(device), model)
         check_experts(config.parallel, model)
         check_states(config, model)
         mesh = _mesh(config)
@@ -109,9 +107,7 @@ class EnginePlan:
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
-        if lies_narrow(dtypes.activations, dtypes.weights, target, mesh):
-            target = with_native_products(execution, target)
-        kernels = choose_kernels(execution.attention_backend, target, layout.config, shape)
+        kernels = kernels_of(execution, device, dtypes, layout.config, shape)
         structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)

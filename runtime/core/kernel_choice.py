@@ -14,6 +14,8 @@ from palladio.model.kv_cache import CacheLayout
 from palladio.model.latent_config import LatentConfig
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.weights.byte_products import multiplies_bytes
+from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
@@ -24,11 +26,27 @@ from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_orde
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
+from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger("palladio.engine")
+
+
+def kernels_of(
+    execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
+) -> Kernels:
+    """Those of an engine: `choose_kernels`, with native products if the model has weights that these multiply.
+
+    Raises:
+        ConfigError: as `choose_kernels` and `with_native_products`.
+    """
+    target = Target.of(device)
+    has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
+    if has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh):
+        target = with_native_products(execution, target)
+    return choose_kernels(execution.attention_backend, target, model, shape)
 
 
 def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: DeviceShape) -> Kernels:

@@ -144,7 +144,7 @@ class Dtypes:
 
 def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
     """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
-    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    has_bfloat16 = (model.stored_dtype or model.dtype) == "bfloat16"
     smallest = NarrowProducts.of(target).min_hidden_size
     return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 

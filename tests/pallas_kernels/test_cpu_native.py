@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import subprocess
 from pathlib import Path
 
 import jax
@@ -9,11 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from palladio.model.weights.kinds import WeightKind
+from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, cpu_native, narrow_matmul, reference
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_products
 from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
+from tests.model.weights.test_weights_as_values import weight_of
 
 RNG = np.random.default_rng(0)
 NATIVE = NarrowProducts(native_rows=16)
@@ -44,11 +48,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_products(num_rows: int, outputs: tuple[int, ...], inputs: int) -> None:
     rows = jnp.asarray(RNG.normal(size=(num_rows, inputs)), jnp.float32)
     matrix = jnp.asarray(RNG.normal(size=(*outputs, inputs)), jnp.bfloat16)
-    out = jax.jit(lambda *args: narrow_matmul(*args, NATIVE))(rows, matrix)
+    out = jax.jit(lambda x, w: narrow_matmul(x, w, NATIVE))(rows, matrix)
     assert (out.dtype, out.shape) == (jnp.float32, (num_rows, *outputs))
     np.testing.assert_allclose(out, reference.matmul(rows, matrix), rtol=1e-5, atol=2e-5)
     first = narrow_matmul(rows[:1], matrix, NATIVE)
     np.testing.assert_array_equal(out[:1], first)  # whatever rows are beside it
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (20, 7), (33, 16), (40, 300), (1031, 521)])
+def test_products_of_bytes(num_rows: int, inputs: int, outputs: int) -> None:
+    rows = RNG.normal(size=(num_rows, inputs)).astype(np.float32)
+    matrix = RNG.integers(-128, 128, (inputs, outputs), np.int8)
+    out = cpu_native.int8_matmul(jnp.asarray(rows), jnp.asarray(matrix))
+    np.testing.assert_allclose(out, rows.astype(np.float64) @ matrix, rtol=1e-5, atol=1e-2)
 
 
 @needs_compiler
@@ -70,7 +85,9 @@ def test_more_rows_are_xlas() -> None:
             jax.ShapeDtypeStruct((8, 32), jnp.bfloat16),
         )
         products = dataclasses.replace(NATIVE, native_rows=4)
-        return jax.jit(lambda *args: narrow_matmul(*args, products)).lower(*shapes).as_text().count(cpu_native.CALL)
+        return (
+            jax.jit(lambda x, w: narrow_matmul(x, w, products)).lower(*shapes).as_text().count(cpu_native.BFLOAT16_CALL)
+        )
 
     assert [calls(number) for number in (1, 4, 5)] == [1, 1, 0]
 
@@ -79,16 +96,29 @@ def test_more_rows_are_xlas() -> None:
 def test_a_compiled_library_is_kept(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.stat()
     assert before.st_mode & 0o077 == 0
-    monkeypatch.setattr(cpu_native.subprocess, "run", None)  # nothing is compiled
+    monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
     monkeypatch.setattr(cpu_native, "_loaded", [])
-    monkeypatch.setattr(cpu_native.jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
     cpu_native.load(library.parent)
     assert [path.name for path in library.parent.iterdir()] == [library.name]
 
 
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_few_rows_times_int8_weights_are_not_rounded(has_zeros: bool) -> None:
+    kernels = Kernels("xla", Target("cpu", "avx512_bf16", is_native=True))
+    weight, wide = weight_of(WeightKind("int8", has_zeros=has_zeros, activation_bits=16), (80, 2, 24), 0, kernels)
+    x = RNG.normal(size=(3, 80)).astype(np.float32)
+    expected = np.einsum("ti,iab->tab", x.astype(np.float64), wide)
+    np.testing.assert_allclose(weight.matmul(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+    many = jnp.asarray(np.repeat(x, 3, axis=0))  # as two rows of bytes each
+    assert np.abs(weight.matmul(many)[::3] - expected).max() > 1e-5
+
+
 def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_native, "_loaded", [])
-    monkeypatch.setattr(cpu_native.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     target, folder = Target("cpu", "avx2"), str(tmp_path)
 
     def chosen(cpu_products: str) -> Target:
@@ -96,7 +126,9 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
         return with_native_products(config, target)
 
     assert chosen("auto") == chosen("xla") == target
-    message = r"--cpu-products native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-products auto"
+    message = (
+        r"--cpu-products native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-products auto"
+    )
     with pytest.raises(ConfigError, match=message):
         chosen("native")
     for kind in ("avx2", "avx512_bf16", "amx_bf16"):
@@ -106,7 +138,7 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_native, "_loaded", [])
-    monkeypatch.setattr(cpu_native.shutil, "which", lambda name: "/usr/bin/c++")
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
     tmp_path.chmod(0o777)
     with pytest.raises(cpu_native.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
         cpu_native.load(tmp_path)
@@ -117,7 +149,7 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
     compiler.chmod(0o700)
-    monkeypatch.setattr(cpu_native.shutil, "which", lambda name: str(compiler))
+    monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
     with pytest.raises(cpu_native.NativeError, match=r"c\+\+ failed: no such header"):
         cpu_native.load(tmp_path / "native")
     assert list((tmp_path / "native").iterdir()) == []
