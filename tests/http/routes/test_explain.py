@@ -203,7 +203,7 @@ def test_an_id_that_comes_again_is_the_later_request(observe: Callable[..., http
 
 
 def test_the_page_names_every_field(http: httpx.Client, engine: FakeEngine) -> None:
-    http.post(COMPLETIONS, json=PROMPT | {"rid": "done"})
+    http.post(COMPLETIONS, json=PROMPT | {"rid": "done", "record_timeline": True})
     engine.first_delay = 1.0
     thread = threading.Thread(target=lambda: http.post(COMPLETIONS, json=PROMPT | {"rid": "waits"}))
     thread.start()
