@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from palladio.runtime.core.watched_request import WatchedRequest, WatchedRow
+from palladio.runtime.core.watched_request import Moment, WatchedRequest, WatchedRow
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
@@ -15,7 +15,7 @@ from palladio.runtime.interface.messages import EngineStats, LiveRequest
 from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.interface.timeline import QueueReason
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from palladio.runtime.telemetry.logs import Histogram
 from palladio.runtime.telemetry.profiler import Profiler
@@ -211,27 +211,25 @@ class TimelineRecorder(StepObserver):
         self._unread: dict[
             int, tuple[ScheduledStep, list[WatchedRow]]
         ] = {}  # by the step's id; the step keeps it its own
-        self._began = 0.0  # the newest dispatch
-        self._last_read = 0.0
+        self._began = self._last_read = Moment(0.0, 0.0)
 
     def after_add(self, request: Request) -> None:
         if request.given.options.timeline:
-            self._watched[request.given.request_id] = WatchedRequest.of(request, self._compiled, self._reason(request))
+            self._watched[request.given.request_id] = WatchedRequest.of(request, self._now, self._reason(request))
 
     def before_dispatch(self) -> None:
         if self._watched:
-            self._began = time.perf_counter()
+            self._began = self._now
 
     def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
         if not self._watched:
             return
         found: list[WatchedRow] = []
-        compiled = self._compiled
         for (_, batch), count in zip(step.planned.parts, num_tokens, strict=True):
             for row in batch.rows:
                 watched = self._watched.get(row.request.given.request_id)
                 if watched is not None:
-                    found.append(watched.plan(row, step, batch, count, self._began, compiled))
+                    found.append(watched.plan(row, step, batch, count, self._began))
         if found:
             self._unread[id(step.planned)] = step.planned, found
 
@@ -239,11 +237,11 @@ class TimelineRecorder(StepObserver):
         if not self._watched:
             self._unread.clear()
             return
-        now, compiled = time.perf_counter(), self._compiled
+        now = self._now
         _, found = self._unread.pop(id(planned), (planned, ()))
         for part in found:
             part.begin(self._last_read)
-            part.watched.read(part, now, compiled)
+            part.watched.read(part, now)
         self._last_read = now
 
     def after_loss(self) -> None:
@@ -254,12 +252,12 @@ class TimelineRecorder(StepObserver):
     def after_step(self, is_idle: bool) -> None:
         if not self._watched:
             return
-        now, compiled = time.perf_counter(), self._compiled
+        now = self._now
         for watched in self._watched.values():
             if watched.is_retracted:
-                watched.retract(now, compiled, self._reason(watched.request))
-            if watched.is_queued:
-                watched.wait_on(now, compiled, self._reason(watched.request))
+                watched.retract(now, self._reason(watched.request))
+            if watched.is_queued and watched.request.status is not RequestStatus.FINISHED:
+                watched.wait_on(now, self._reason(watched.request))
 
     def after_outputs(self, outputs: Sequence[TokenOutput]) -> None:
         if not self._watched:
@@ -271,7 +269,7 @@ class TimelineRecorder(StepObserver):
             if output.finish is not None:
                 del self._watched[output.request_id]
                 if watched.is_queued:
-                    watched.wait(time.perf_counter(), self._compiled, None)
+                    watched.wait(self._now, None)
             news = watched.take_news()
             if news is not None:
                 output.tell(news)
@@ -286,8 +284,8 @@ class TimelineRecorder(StepObserver):
             request.trace.tell(watched.so_far(time.perf_counter()))
 
     @property
-    def _compiled(self) -> float:
-        return self._scheduler.schedulers[0].compile_seconds
+    def _now(self) -> Moment:
+        return Moment(time.perf_counter(), self._scheduler.schedulers[0].compile_seconds)
 
     def _reason(self, request: Request) -> QueueReason:
         """What a waiting request waits for."""

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, Self, get_args
 
-TimelineKind = Literal["handover", "queued", "prefix", "prefill", "decode", "retracted", "mixed"]
+TimelineKind = Literal["handover", "queued", "prefix", "prefill", "decode", "idle", "retracted", "mixed"]
 QueueReason = Literal["", "slots", "memory", "step", "compile", "grammar"]  # WaitReason, and what only this tells
 
 _KINDS: tuple[TimelineKind, ...] = get_args(TimelineKind)
@@ -23,8 +23,9 @@ class TimelineRecord(NamedTuple):
 
     Attributes:
         kind: "handover": from its arrival to the engine; "queued"; "prefix": pages were found in the prefix cache;
-            "prefill": a chunk was computed; "decode": a step that decoded it; "retracted": it gave up its pages;
-            "mixed": several of these, since there was no room to tell them apart.
+            "prefill": a chunk was computed; "decode": a step that decoded it; "idle": others' steps ran, or
+            generation was paused; "retracted": it gave up its pages; "mixed": several of these, since there was no
+            room to tell them apart.
         start: seconds since the request came.
         reason: of "queued": what it waited for; "grammar": for its grammar to be compiled.
         steps: forward passes.
