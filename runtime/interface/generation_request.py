@@ -312,7 +312,7 @@ class RequestOptions:
         timeout: float | None = None,
         routed_dp_rank: int | None = None,
         owner: str = "",
-        record_timeline: bool | None = None,
+        timeline: bool | None = None,
     ) -> Self:
         """From a caller's fields; None: not given.
 
@@ -326,8 +326,7 @@ class RequestOptions:
         _check_salt("cache_salt", cache_salt)
         _check_salt("extra_key", extra_key)
         salt = _join_salts(cache_salt, extra_key)
-        ranked, timeline = 0 if priority is None else priority, bool(record_timeline)
-        return cls(salt, ranked, timeout, dp_rank=routed_dp_rank, owner=owner, timeline=timeline)
+        return cls(salt, 0 if priority is None else priority, timeout, False, routed_dp_rank, owner, bool(timeline))
 
     def resolve(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
         """The options as this server's flags complete them.
