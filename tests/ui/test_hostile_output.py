@@ -80,7 +80,9 @@ def test_formulas_are_mathml_without_links_or_foreign_elements(chat: Chat, actor
         " || each.id || each.getAttribute('href')).map((each) => each.outerHTML)"
     )
     assert inside == []
-    size = chat.page.evaluate("document.getElementById('messages').scrollWidth - document.getElementById('thread').clientWidth")
+    size = chat.page.evaluate(
+        "document.getElementById('messages').scrollWidth - document.getElementById('thread').clientWidth"
+    )
     assert size <= 0, "a formula makes the page wider"
     chat.check_harmless()
 
@@ -107,7 +109,12 @@ def test_tool_calls_and_thoughts_are_text_too(chat: Chat, actor: Actor) -> None:
 
 def test_a_huge_answer_leaves_the_page_alive(chat: Chat, actor: Actor) -> None:
     """A paragraph, a block of code, a list and a table that never end."""
-    for text in ("word " * 12_000, "```js\n" + "/* x = 'y'; " * 4_000, "- item\n" * 4_000, "|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000):
+    for text in (
+        "word " * 12_000,
+        "```js\n" + "/* x = 'y'; " * 4_000,
+        "- item\n" * 4_000,
+        "|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000,
+    ):
         actor.reply = text
         begun = time.monotonic()
         chat.say("more", waits=False)

@@ -22,7 +22,7 @@ export function drawTimeline(explanation) {
 function drawSample(sample, isOneOfMany) {
   const { parts, note } = partsOf(sample);
   const heading = isOneOfMany && el("h4", { class: "timeline-heading" }, `Sample ${sample.index + 1}`);
-  if (!parts.length) return el("div", { class: "timeline-sample" }, heading, el("p", { class: "timeline-note" }, "The engine has told nothing of this answer."));
+  if (!parts.some(({ start, end }) => end > start)) return el("div", { class: "timeline-sample" }, heading, el("p", { class: "timeline-note" }, "The engine has told nothing of this answer."));
   const told = el("p", { class: "timeline-told", role: "status" });
   const chart = new TimelineChart(parts, (text) => (told.textContent = text));
   return el(

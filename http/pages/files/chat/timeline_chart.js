@@ -58,7 +58,8 @@ export class TimelineChart {
     this.mostRows = Math.max(1, ...parts.filter(({ kind }) => kind === "decode").map(({ bucket }) => bucket));
     this.mostTokens = Math.max(1, ...parts.filter(({ kind }) => kind === "prefill").map(({ bucket }) => bucket));
     this.mostDrafts = Math.max(1, ...parts.map(({ drafts, steps }) => drafts / Math.max(1, steps)));
-    this.svg = shape("svg", { class: "timeline-chart", role: "group", "aria-label": this.#summary() });
+    // Chromium takes what listens for focus for a stop of the Tab key: it is none
+    this.svg = shape("svg", { class: "timeline-chart", role: "group", tabindex: -1, "aria-label": this.#summary() });
     this.svg.addEventListener("keydown", (event) => this.#key(event));
     this.svg.addEventListener("mouseover", (event) => this.#look(event.target));
     this.svg.addEventListener("focusin", (event) => this.#look(event.target));
