@@ -265,7 +265,7 @@ class FakeEngine:
         self.steered.append((type(asked).__name__, *list(dataclasses.asdict(asked).values())[1:]))
         return ControlReply(0, ok=not self.steer_error, message=self.steer_error, count=len(self._running))
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         self.asked_stats.append(check_integrity)
         alone = dataclasses.replace(ALONE, num_running=len(self._running))
         return EngineStats(self.ranks or [alone], cache_enabled=True, device_idle=DEVICE_IDLE, steps=list(STEPS))

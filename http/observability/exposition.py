@@ -294,6 +294,7 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
     Metric("gauge", "sglang:spec_accept_rate", "Share of right drafts", _per_rank(lambda p: p.drafts.accept_rate)),
     Metric("counter", "palladio:draft_rows", "Rows with drafts", _per_rank(lambda part: part.num_draft_rows)),
     Metric("counter", "palladio:draft_tokens", "Room for drafts", _per_rank(lambda part: part.num_draft_tokens)),
+    Metric("counter", "palladio:prefill_tokens", "Computed prompt tokens", _per_rank(lambda p: p.num_prefill_tokens)),
     Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
     Metric(
         "gauge",
