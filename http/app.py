@@ -20,6 +20,7 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router
+from palladio.http.pages.routes_pages import page_paths, pages_router
 from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -91,7 +92,7 @@ def create_app(
         cors(config, callers),
         Middleware(Admission),
         *browser_guard(config, callers),
-        Middleware(KeyAuth, callers=callers),
+        Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
@@ -104,6 +105,7 @@ def create_app(
     others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)
     for router in (*routers, *others, model_control_router):
         app.include_router(_with_heads(router(context)))
+    app.include_router(_with_heads(pages_router(config)))
     _add_responses(app, context)
     _add_batches(app, context)
     app.state.template_warnings = context.template_warnings

@@ -160,6 +160,9 @@ def _log_address(listener: socket.socket, config: HttpConfig) -> None:
     scheme = "http" if config.ssl_certfile is None else "https"
     port = listener.getsockname()[1]
     uvicorn_logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, host, port)
+    if config.ui:
+        shown = "localhost" if config.host in ("0.0.0.0", "::") else host
+        uvicorn_logger.info("Chat page: %s://%s:%d%s/", scheme, shown, port, config.root_path.rstrip("/"))
 
 
 async def _run_engine(

@@ -31,7 +31,7 @@ HTTP_FLOORS = (
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),
-    ("security",),  # keys, owners, browsers, connections
+    ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
     ("tool_calls",),
     ("reasoning", "wire"),  # wire: bodies, fields, errors

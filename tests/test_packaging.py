@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("model", "runtime", "pallas_kernels", "http")
-DATA = (".py", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md")
+DATA = (".py", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md", ".html", ".js", ".css", ".svg")
 
 
 @pytest.mark.parametrize("room", ROOMS)
