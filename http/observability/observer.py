@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from palladio.http.observability.explanation import describe_timings, timing_fields
 from palladio.http.observability.profile_folder import ProfileFolder
+from palladio.http.observability.recent_errors import RecentErrors
 from palladio.http.observability.request_log import RequestLog
 from palladio.http.observability.request_record import FinishedRequests, FrontMetrics, Origin, RequestRecord
 from palladio.http.observability.spans import Spans
@@ -33,6 +34,7 @@ class Observer:
         live: the requests that have not ended, by owner and id.
         finished: the last ones that have.
         profiles: where they may be written.
+        errors: the last ones.
     """
 
     def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
@@ -40,6 +42,7 @@ class Observer:
         self.live: dict[tuple[str, str], RequestRecord] = {}
         self.finished = FinishedRequests(config.num_explained_requests)
         self.profiles = ProfileFolder(config.profile_folder)
+        self.errors = RecentErrors()
         self._log = RequestLog(config) if config.log_requests else None
         self._spans = spans
         self._ignored: collections.Counter[str] = collections.Counter()  # by the path of the field
