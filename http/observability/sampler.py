@@ -4,7 +4,7 @@ looks."""
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from palladio.http.observability.engine_stats import STATS_TIMEOUT, EngineStatsReader, SharedCall
 from palladio.http.observability.history import History
@@ -82,17 +82,22 @@ class MapsAt:
 
 
 class PageMaps:
-    """Maps for any number of those who look, asked for as rarely as they are costly."""
+    """Maps for any number of those who look, asked for as rarely as they are costly.
 
-    def __init__(self, engine: EngineClient) -> None:
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, engine: EngineClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
+        self._clock = clock
         self._call = SharedCall(self._ask)
         self._last = MapsAt(0.0, ())
-        self._next = 0.0  # time.monotonic()
+        self._next = 0.0  # on the clock
 
     async def get(self) -> MapsAt:
         """The last ones, or new ones if it is time."""
-        return await self._call.get() if time.monotonic() >= self._next else self._last
+        return await self._call.get() if self._clock() >= self._next else self._last
 
     async def _ask(self) -> MapsAt:
         try:
@@ -102,6 +107,6 @@ class PageMaps:
         else:
             maps = stats.pages
         cost = sum(one.seconds for one in maps)
-        self._next = time.monotonic() + max(MAP_INTERVAL, cost / MAP_SHARE)
+        self._next = self._clock() + max(MAP_INTERVAL, cost / MAP_SHARE)
         self._last = MapsAt(time.time(), maps)
         return self._last

@@ -177,12 +177,9 @@ async def test_however_many_look_the_engine_is_asked_once_a_while(engine: FakeEn
     assert len(engine.asked_stats) == count, "it has stopped"
 
 
-async def test_maps_are_asked_for_as_rarely_as_they_are_costly(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_maps_are_asked_for_as_rarely_as_they_are_costly(engine: FakeEngine) -> None:
     now = 1000.0
-    monkeypatch.setattr(sampling.time, "monotonic", lambda: now)
-    engine.pages, maps = [MAP], PageMaps(engine)
+    engine.pages, maps = [MAP], PageMaps(engine, lambda: now)
     for _ in range(5):
         assert [one.used for one in (await maps.get()).maps] == [5]
     assert len(engine.asked_stats) == 1, "a map that took 4 ms is good for 2 s"
