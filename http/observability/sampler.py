@@ -58,11 +58,12 @@ class Sampler:
         self.history.append(take_row(self._epoch + time.monotonic(), self._observer.metrics, self.latest))
 
     async def _run(self) -> None:
-        begun = time.monotonic()
+        due = time.monotonic()
         while True:
             await self._take()
             self._begun.set()
-            await asyncio.sleep(self._interval - (time.monotonic() - begun) % self._interval)
+            due = max(due + self._interval, time.monotonic() + self._interval / 2)  # rows never lie on each other
+            await asyncio.sleep(due - time.monotonic())
 
     def _note_failure(self) -> None:
         restarts, failure = self._engine.num_restarts, self._engine.failure or ""
