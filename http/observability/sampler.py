@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.http.observability.engine_stats import STATS_TIMEOUT, EngineStatsReader, SharedCall
+from palladio.http.observability.engine_stats import STATS_TIMEOUT, SharedCall
 from palladio.http.observability.history import History
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.series import make_history, take_row
@@ -32,7 +32,6 @@ class Sampler:
         self._engine = engine
         self._observer = observer
         self._interval = interval
-        self._reader = EngineStatsReader(engine)
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._epoch = time.time() - time.monotonic()  # a clock that nobody sets
@@ -48,13 +47,15 @@ class Sampler:
         await self._begun.wait()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """The history stays; `start` goes on with it."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _take(self) -> None:
         self._note_failure()
-        self.latest = await self._reader.read()
+        self.latest = await self._ask()
         self.history.append(take_row(self._epoch + time.monotonic(), self._observer.metrics, self.latest))
 
     async def _run(self) -> None:
@@ -64,6 +65,12 @@ class Sampler:
             self._begun.set()
             due = max(due + self._interval, time.monotonic() + self._interval / 2)  # rows never lie on each other
             await asyncio.sleep(due - time.monotonic())
+
+    async def _ask(self) -> EngineStats | None:
+        try:
+            return await self._engine.stats(STATS_TIMEOUT)
+        except (EngineDeadError, EngineNotReadyError):
+            return None
 
     def _note_failure(self) -> None:
         restarts, failure = self._engine.num_restarts, self._engine.failure or ""
