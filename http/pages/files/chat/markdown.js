@@ -49,15 +49,19 @@ export function topBlocks(tokens) {
   return found;
 }
 
-/** @returns {DocumentFragment} */
-export function build(tokens) {
+/**
+ * @param {object[]} tokens
+ * @param {{level: number}} outline of the heading before; changed, so that no level is left out
+ * @returns {DocumentFragment}
+ */
+export function build(tokens, outline = { level: 2 }) {
   const root = document.createDocumentFragment();
   const stack = [root];
   for (const token of tokens) {
     if (token.hidden) continue;
     if (token.type === "inline") buildInline(token.children, stack.at(-1));
     else if (token.nesting === 1) {
-      const [outer, inner] = opened(token);
+      const [outer, inner] = opened(token, outline);
       stack.at(-1).append(outer);
       stack.push(inner);
     } else if (token.nesting === -1) stack.pop();
@@ -70,10 +74,11 @@ export function build(tokens) {
 export const render = (text) => build(parse(text));
 
 /** [the element to put in, the element that takes what follows] */
-function opened(token) {
+function opened(token, outline) {
   const { tag } = token;
   if (/^h[1-6]$/.test(tag)) {
-    const heading = el(`h${Math.min(6, Number(tag[1]) + 2)}`, { dir: "auto" }); // the page has h1, each message h2
+    outline.level = Math.min(6, Number(tag[1]) + 2, outline.level + 1); // the page has h1, each message h2
+    const heading = el(`h${outline.level}`, { dir: "auto" });
     return [heading, heading];
   }
   if (tag === "table") {

@@ -134,7 +134,7 @@ export class MessageView {
       this.content.before(this.thinking);
     }
     const seconds = message.thinkingSeconds;
-    const title = isNow ? "Thinking…" : seconds === undefined ? "Thoughts" : `Thought for ${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+    const title = isNow ? "Thinking…" : seconds === undefined || seconds < 0.1 ? "Thoughts" : `Thought for ${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
     const shown = this.thinking.querySelector(".thinking-title");
     if (shown.textContent !== title) shown.textContent = title;
     this.thinking.classList.toggle("now", isNow);
@@ -226,7 +226,7 @@ export class MessageView {
     const parts = [];
     if (usage) parts.push(`${count(usage.completion_tokens)} tokens`);
     if (speed) parts.push(`${speed < 10 ? speed.toFixed(1) : count(Math.round(speed))} tokens/s`);
-    if (seconds) parts.push(`${seconds.toFixed(1)} s`);
+    if (seconds >= 0.1) parts.push(`${seconds.toFixed(1)} s`);
     if (finish === "length") parts.push("cut off at the most tokens");
     if (finish === "stopped") parts.push("stopped");
     return parts.join(" · ");

@@ -41,7 +41,7 @@ export function openSettings(settings, page, more) {
   schema.value = settings.schema ?? "";
   const schemaError = el("p", { class: "field-error", role: "status" });
   const schemaField = el("label", { class: "field" }, el("span", {}, "JSON schema"), schema);
-  const format = choice("format", "Format of the answer", settings.format ?? "text", [["text", "Text"], ["json", "JSON, of any form"], ["schema", "JSON by a schema"]], (value) => (more.onSettings("format", value), check()));
+  const format = choice("format", "Format", settings.format ?? "text", [["text", "Text"], ["json", "JSON, of any form"], ["schema", "JSON by a schema"]], (value) => (more.onSettings("format", value), check()));
   const check = () => {
     const isSchema = format.querySelector("select").value === "schema";
     schemaField.hidden = schemaError.hidden = !isSchema;
@@ -60,7 +60,7 @@ export function openSettings(settings, page, more) {
   const content = [
     group("Conversation", el("label", { class: "field" }, el("span", {}, "System prompt"), system), canThink ? thinking : null),
     group("Sampling", el("div", { class: "grid" }, ...numbers), el("label", { class: "field" }, el("span", {}, "Stop strings"), stop)),
-    hasGrammars ? group("Form of the answer", format, schemaField, schemaError) : null,
+    hasGrammars ? group("Output", format, schemaField, schemaError) : null,
     group("Tools", el("label", { class: "field" }, el("span", {}, "Functions that the model may call, as JSON"), tools), toolsError),
     group(
       "This page",

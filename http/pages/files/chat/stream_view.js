@@ -12,6 +12,7 @@ export class StreamView {
     this.text = "";
     this.done = 0; // characters whose blocks are built for good
     this.live = []; // nodes of the last block
+    this.outline = { level: 2 }; // at the end of what is built for good
     this.openCode = null; // the block of code that grows, if the last block is one
     this.notBefore = 0;
   }
@@ -30,7 +31,7 @@ export class StreamView {
   finish(text) {
     this.text = text;
     if (this.done > 0 && !REFERENCES.test(text)) {
-      this.#replaceLive(render(text.slice(this.done)));
+      this.#replaceLive(build(parse(text.slice(this.done)), this.outline));
     } else this.container.replaceChildren(render(text));
   }
 
@@ -44,7 +45,7 @@ export class StreamView {
     const blocks = topBlocks(tokens);
     if (blocks.length > 1) {
       const [index, line] = blocks.at(-1);
-      this.#replaceLive(build(tokens.slice(0, index)));
+      this.#replaceLive(build(tokens.slice(0, index), this.outline));
       this.live = [];
       this.openCode = null;
       const offset = lineOffset(tail, line);
@@ -70,7 +71,7 @@ export class StreamView {
       return;
     }
     this.openCode = null;
-    this.#replaceLive(build(tokens));
+    this.#replaceLive(build(tokens, { ...this.outline }));
   }
 
   /** A last block that is too long to be parsed each frame grows as plain text, until it ends. */

@@ -21,6 +21,7 @@ export class Thread {
     scroller.addEventListener("wheel", (event) => event.deltaY < 0 && this.#letGo(), { passive: true });
     scroller.addEventListener("touchmove", () => this.#letGo(), { passive: true });
     jump.addEventListener("click", () => this.toEnd());
+    new ResizeObserver(() => this.follow()).observe(list); // formulas, drawings and pictures come later
   }
 
   #letGo() {
@@ -88,14 +89,6 @@ export class Thread {
     this.views.at(-1)?.draw();
     this.scroller.scrollTop = this.scroller.scrollHeight;
     this.#scrolled();
-    if (this.settling) cancelAnimationFrame(this.settling);
-    let left = 4; // heights are guesses until messages near the end are drawn
-    const settle = () => {
-      this.follow();
-      left -= 1;
-      this.settling = left > 0 ? requestAnimationFrame(settle) : 0;
-    };
-    this.settling = requestAnimationFrame(settle);
   }
 
   /** In place of messages. */
