@@ -106,6 +106,15 @@ class Chat:
     def texts(self, role: str = "assistant") -> list[str]:
         return [each.strip() for each in self.page.locator(f"article.{role} .content").all_inner_texts()]
 
+    def shows(self, texts: list[str], role: str = "assistant", seconds: float = 20.0) -> None:
+        """Waits until the messages are these, and no answer is under way."""
+        deadline = time.monotonic() + seconds
+        self.wait_answered()
+        while (found := self.texts(role)) != texts:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+        self.wait_answered()
+
     def act(self, action: str, role: str = "assistant", place: int = -1) -> None:
         message = self.page.locator(f"article.{role}").nth(place)
         message.hover()

@@ -12,7 +12,7 @@ from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server
 from tests.integration.conftest import cache_dir, embedded_model_server, environment
-from tests.tiny_tokenizer import build_tiny_tokenizer
+from tests.tiny_tokenizer import CHATML_TEMPLATE, build_tiny_tokenizer
 from tests.ui.browser import Chat, launch
 
 __all__ = ["cache_dir", "embedded_model_server", "environment"]
@@ -57,10 +57,24 @@ def actor(tokenizer: Tokenizer) -> Actor:
     return Actor(tokenizer, reply="Hello, wörld 🎉!")
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """ChatML that also writes the tool calls of earlier messages."""
+    file = tmp_path_factory.mktemp("template") / "chat.jinja"
+    macro = "{%- macro calls(message) %}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{% endmacro %}"
+    file.write_text(macro + CHATML_TEMPLATE.replace("(message.content or '')", "(message.content or '') + calls(message)"))
+    return str(file)
+
+
 @pytest.fixture
-def open_chat(actor: Actor, context: Any) -> Iterator[Open]:
+def open_chat(actor: Actor, context: Any, template: str) -> Iterator[Open]:
     """Opens the page of a server of the actor; the arguments are HttpConfig's."""
-    flags = {"reasoning_parser": "qwen3", "tool_call_parser": "qwen25", "served_model_name": ("actor",)}
+    flags = {
+        "reasoning_parser": "qwen3",
+        "tool_call_parser": "qwen25",
+        "served_model_name": ("actor",),
+        "chat_template": template,
+    }
     servers = []
 
     def start(path: str = "/", **config: Any) -> Chat:

@@ -6,6 +6,7 @@ const dialog = document.getElementById("dialog");
 let finish = null;
 
 dialog.addEventListener("close", () => {
+  if (dialog.open) return; // the event of a dialog before, after which this one was opened at once
   const done = finish;
   finish = null;
   dialog.replaceChildren();
@@ -20,6 +21,7 @@ dialog.addEventListener("click", (event) => event.target === dialog && dialog.cl
  * @returns {Promise<string>} the value of the button; "" if it was closed otherwise
  */
 export function openDialog(title, content, buttons, { wide = false } = {}) {
+  finish?.("");
   if (dialog.open) dialog.close("");
   dialog.className = wide ? "wide" : "";
   const form = el(
@@ -54,9 +56,12 @@ export async function confirmed(title, text, label) {
 
 /** A line of text; null: cancelled. */
 export async function askText(title, label, value = "", { type = "text", hint = null, button = "Save" } = {}) {
-  const input = el("input", { type, value, autocomplete: "off", spellcheck: "false", autofocus: true, required: true });
+  const input = el("input", { type, value, autocomplete: "off", spellcheck: "false", required: true });
   const field = el("label", { class: "field" }, el("span", {}, label), input);
-  const answer = await openDialog(title, [hint && el("p", {}, hint), field].filter(Boolean), [["yes", button], ["", "Cancel"]]);
+  const asked = openDialog(title, [hint && el("p", {}, hint), field].filter(Boolean), [["yes", button], ["", "Cancel"]]);
+  input.focus();
+  input.select();
+  const answer = await asked;
   return answer === "yes" && input.value.trim() ? input.value.trim() : null;
 }
 

@@ -89,7 +89,7 @@ export function errorOf(status, body) {
 
 function sentence(text) {
   const trimmed = text.trim().slice(0, 2000);
-  const begun = trimmed[0].toUpperCase() + trimmed.slice(1);
+  const begun = /^[a-z]+[ ,:]/.test(trimmed) ? trimmed[0].toUpperCase() + trimmed.slice(1) : trimmed; // not the name of a field
   return /[.!?…:]$/.test(begun) ? begun : `${begun}.`;
 }
 
