@@ -19,8 +19,8 @@ function plain(value) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return MISSING;
-  if (value < 1) return `${plain(value * 1000)} ms`;
-  return value < 100 ? `${plain(value)} s` : duration(value);
+  if (value < 1) return `${plain(value * 1000)}\u00a0ms`;
+  return value < 100 ? `${plain(value)}\u00a0s` : duration(value);
 }
 
 export function duration(value) {
@@ -32,20 +32,20 @@ export function duration(value) {
     .slice(first, first + 2)
     .map(([size, unit], place) => [place ? Math.floor((whole % parts[first][0]) / size) : Math.floor(whole / size), unit])
     .filter(([count], place) => count || !place)
-    .map(([count, unit]) => `${count} ${unit}`)
+    .map(([count, unit]) => `${count}\u00a0${unit}`)
     .join(" ");
 }
 
 export function percent(value) {
   if (value === null || value === undefined) return MISSING;
-  return `${(value * 100).toLocaleString(undefined, { maximumFractionDigits: value > 0 && value < 0.1 ? 1 : 0 })} %`;
+  return `${(value * 100).toLocaleString(undefined, { maximumFractionDigits: value > 0 && value < 0.1 ? 1 : 0 })}\u00a0%`;
 }
 
 export function bytes(value) {
   for (const [size, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (value >= size) return `${plain(value / size)} ${unit}`;
+    if (value >= size) return `${plain(value / size)}\u00a0${unit}`;
   }
-  return `${value} B`;
+  return `${value}\u00a0B`;
 }
 
 export const whole = (value) => (value === null || value === undefined ? MISSING : Math.round(value).toLocaleString());

@@ -22,14 +22,14 @@ const TILES = [
   ["ttft", "First token", ({ series }) => [seconds(series.now("ttft_p50")), series.now("ttft_p95") === null ? "" : `95 %: ${seconds(series.now("ttft_p95"))}`]],
   ["itl", "Between tokens", ({ series }) => [seconds(series.now("itl_p50")), series.now("itl_p95") === null ? "" : `95 %: ${seconds(series.now("itl_p95"))}`]],
   ["cache", "KV cache in use", ({ engine }) => [engine ? percent(engine.total_tokens ? engine.used_tokens / engine.total_tokens : null) : "–", engine ? `${short(engine.cached_tokens)} cached` : ""]],
-  ["hits", "Prefix cache hits", ({ engine }) => [engine?.cache_enabled ? percent(engine.hit_rate) : engine ? "off" : "–", engine?.cache_enabled ? "since the start" : ""]],
+  ["hits", "Cache hits", ({ engine }) => [engine?.cache_enabled ? percent(engine.hit_rate) : engine ? "off" : "–", engine?.cache_enabled ? "since the start" : ""]],
 ];
 
 const CHARTS = [
   new Chart("Requests", [["running", "running"], ["waiting", "waiting"], ["retracted", "retracted"]], short),
   new Chart("Tokens per second", [["tokens_out", "out"], ["tokens_in", "in, computed"], ["tokens_found", "in, from the cache"]], short),
-  new Chart("Time to first token", [["ttft_p50", "median"], ["ttft_p95", "95 %"], ["ttft_p99", "99 %"]], seconds, { note: "So long or less, of the requests of the last ten seconds." }),
-  new Chart("Time between tokens", [["itl_p50", "median"], ["itl_p95", "95 %"], ["itl_p99", "99 %"]], seconds, { note: "So long or less, of the tokens of the last ten seconds." }),
+  new Chart("Time to first token", [["ttft_p50", "median"], ["ttft_p95", "95 %"], ["ttft_p99", "99 %"]], seconds, { note: "Of the last ten seconds." }),
+  new Chart("Time between tokens", [["itl_p50", "median"], ["itl_p95", "95 %"], ["itl_p99", "99 %"]], seconds, { note: "Of the last ten seconds." }),
   new Chart("Tokens in the KV cache", [["used_tokens", "of running requests"], ["cached_tokens", "in the prefix cache"]], short),
   new Chart("Shares", [["hit_rate", "prefix cache hits"], ["padding", "padding"], ["idle", "device idle"], ["accept_rate", "right drafts"]], percent, { most: 1, optional: ["accept_rate"] }),
   new Chart("Requests ended per second", [["requests", "all"], ["aborted", "early"], ["answers_4xx", "refused (4xx)"], ["answers_5xx", "failed (5xx)"]], short),
