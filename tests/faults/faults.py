@@ -3,6 +3,7 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
+from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
@@ -393,5 +394,6 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
+    *DASHBOARD_FAULTS,
     *TIMELINE_FAULTS,
 )
