@@ -28,12 +28,12 @@ commands:
 # Module and function of each command. They are imported when they are needed: signals are to be handled before that.
 COMMANDS: Final = {
     "serve": ("palladio.launch_server", "launch"),
-    "compile": ("palladio.compile_programs", "compile_programs"),
-    "convert": ("palladio.convert", "convert"),
-    "plan": ("palladio.plan", "plan"),
-    "eval": ("palladio.evaluate", "evaluate"),
-    "replay": ("palladio.replay", "replay"),
-    "tune": ("palladio.tune", "tune"),
+    "compile": ("palladio.commands.compile_programs", "compile_programs"),
+    "convert": ("palladio.commands.convert", "convert"),
+    "plan": ("palladio.commands.plan", "plan"),
+    "eval": ("palladio.commands.evaluate", "evaluate"),
+    "replay": ("palladio.commands.replay", "replay"),
+    "tune": ("palladio.commands.tune", "tune"),
 }
 
 

@@ -12,6 +12,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
+from tests.source_tree import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = load_sglang_flags()
@@ -114,13 +115,9 @@ def test_every_flag_of_ours_is_read_somewhere():
         "palladio/server_args.py",
     }
     read = set()
-    for room in ("palladio", "http", "runtime", "model"):
-        for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
-            if file.relative_to(ROOT).as_posix() in definitions:
-                # a property of a config that reads a field is read in its turn under its own name
-                continue
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for source in SOURCES:
+        if source.path not in definitions:  # a property of a config that reads a field is read under its own name
+            read |= {node.attr for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
     through = {"api_key": "api_keys", "admin_api_key": "admin_api_keys"}
     through |= {"default_chat_template_kwargs": "template_kwargs", "preferred_sampling_params": "preferred_defaults"}
     unread = [name for name in own_flags() if name not in read and through.get(name, "") not in read]

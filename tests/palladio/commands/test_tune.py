@@ -5,8 +5,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from palladio import tune_worker
 from palladio.__main__ import main
+from palladio.commands import tune_worker
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, config, tuning
 from palladio.pallas_kernels.narrow_matmul.tuning import Measured, least_hidden_size
 from palladio.pallas_kernels.target import Target

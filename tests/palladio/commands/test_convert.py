@@ -14,7 +14,7 @@ from tests.model.make_goldens import GOLDENS
 from tests.model.make_goldens import prompts as golden_prompts
 from tests.tiny_model import make_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = golden_prompts()[:2]
 NUM_TOKENS = 4
 

@@ -1,6 +1,6 @@
 """The process that `palladio convert` starts: jax is imported here, on the host's own memory.
 
-python -m palladio.convert_worker HF_DIR OUT DTYPE QUANTIZATION
+python -m palladio.commands.convert_worker HF_DIR OUT DTYPE QUANTIZATION
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once

@@ -15,7 +15,7 @@ from palladio.runtime.interface.config import EngineConfig
 from tests import compile_cache
 from tests.runtime.tiny_engine import build_tiny_model_dir
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMITS = ["--page-size=4", "--max-total-tokens=256", "--max-running-requests=1", "--chunked-prefill-size=16"]
 
 

@@ -1,6 +1,6 @@
 """The process that `palladio tune` starts: jax is imported here.
 
-python -m palladio.tune_worker FOLDER
+python -m palladio.commands.tune_worker FOLDER
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once

@@ -41,7 +41,7 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         except ConfigError as error:
             parser.error(str(error))
     return run_module(
-        "palladio.convert_worker",
+        "palladio.commands.convert_worker",
         *(args.source, args.out, args.dtype, args.quantization),
         environment={**environment, "JAX_PLATFORMS": "cpu"},
     )

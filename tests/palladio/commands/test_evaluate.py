@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from palladio import __main__ as cli
-from palladio import evaluate, launch_server
+from palladio import launch_server
+from palladio.commands import evaluate
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import FLAGS

@@ -25,4 +25,4 @@ def tune(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     )
     args = parser.parse_args(argv)
     own = {**environment, "JAX_PLATFORMS": "cpu"}
-    return run_module("palladio.tune_worker", args.output, environment=own)
+    return run_module("palladio.commands.tune_worker", args.output, environment=own)

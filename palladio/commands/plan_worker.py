@@ -1,6 +1,6 @@
 """The process that `palladio plan` starts: jax is imported here, and told to leave any accelerator alone.
 
-python -m palladio.plan_worker < request.json
+python -m palladio.commands.plan_worker < request.json
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once

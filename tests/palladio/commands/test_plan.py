@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks import checkpoints
-from palladio import child, plan_worker
+from palladio import child
 from palladio.__main__ import main
+from palladio.commands import plan_worker
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
@@ -23,7 +24,7 @@ from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import CHIPS, SLICES, find_slice
 from tests.tiny_model import make_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

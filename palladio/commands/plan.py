@@ -62,7 +62,7 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     except PalladioError as error:
         return report_error(error)
     kept = {name: value for name, value in environment.items() if not name.startswith(_COMPILER_PREFIXES)}
-    return run_module("palladio.plan_worker", environment={**kept, **COMPILER_ENVIRONMENT}, request=request)
+    return run_module("palladio.commands.plan_worker", environment={**kept, **COMPILER_ENVIRONMENT}, request=request)
 
 
 def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:

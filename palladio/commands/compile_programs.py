@@ -21,4 +21,5 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
         config = read_command(argv, environment, default_model=True).engine_config()
     except PalladioError as error:
         return report_error(error)
-    return run_module("palladio.compile_worker", environment={**environment, **gpu_memory(environment)}, request=config)
+    own = {**environment, **gpu_memory(environment)}
+    return run_module("palladio.commands.compile_worker", environment=own, request=config)

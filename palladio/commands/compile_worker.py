@@ -1,6 +1,6 @@
 """The process that `palladio compile` starts: jax is imported here and not in the command line's own process.
 
-python -m palladio.compile_worker < config.json
+python -m palladio.commands.compile_worker < config.json
 """
 
 from palladio.early_signals import INTERRUPTED, end_at_once
