@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
@@ -303,3 +304,19 @@ def test_a_model_that_a_flag_has_taken_for_a_value_is_told_of(tmp_path):
     assert names_model([model, "--served-model-name", "foo", model])
     assert not names_model(["--served-model-name", "foo", "bar"])
     assert not names_model(["--file-storage-path", model])
+
+
+def test_the_embedded_model_has_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in DEFAULT_MODEL_ALIASES:
+        args = parse_server_args([name]).args
+        assert (args.source.model_path, args.http.served_model_name) == (
+            str(default_model_path()),
+            DEFAULT_MODEL_ALIASES[:1],
+        )
+    assert parse_server_args(["--model", "default", "--served-model-name", "x"]).args.http.served_model_name == ("x",)
+    with pytest.raises(ConfigError, match=r"--model-path Palladio-defualt: .* did you mean palladio-default \(the emb"):
+        parse_server_args(["Palladio-defualt"])
+    assert parse_server_args(["org/default"]).args.source.model_path == "org/default"
+    (tmp_path / "default").mkdir()
+    assert parse_server_args(["default"]).args.source.model_path == "default"  # what is here, first
