@@ -192,6 +192,17 @@ class HttpClient:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
 
 
+async def first_model(client: HttpClient) -> str:
+    """Raises ClientError: the server lists none, or does not answer."""
+    status, content = await client.ask("GET", "models")
+    if status != 200:
+        raise ClientError(f"{client.base_url}/models: {describe_failure(status, content)}")
+    models = decode(content).get("data") or []
+    if not models:
+        raise ClientError(f"{client.base_url}/models lists no model: give --model")
+    return str(models[0]["id"])
+
+
 def decode(content: bytes) -> dict[str, Any]:
     """A JSON object. Raises ClientError: it is none."""
     try:

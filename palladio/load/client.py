@@ -4,7 +4,7 @@ import dataclasses
 import time
 from typing import Any, Literal
 
-from palladio.http_client import ClientError, HttpClient, decode, describe_failure
+from palladio.http_client import ClientError, HttpClient, decode, describe_failure, first_model
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,15 +67,7 @@ async def find_model(target: Target, client: HttpClient) -> Target:
     Raises:
         ClientError: it lists none.
     """
-    if target.model:
-        return target
-    status, content = await client.ask("GET", "models")
-    if status != 200:
-        raise ClientError(f"{client.base_url}/models: {describe_failure(status, content)}")
-    names = [model.get("id") for model in decode(content).get("data", [])]
-    if not names:
-        raise ClientError(f"{client.base_url}/models lists no model: give --model")
-    return dataclasses.replace(target, model=names[0])
+    return target if target.model else dataclasses.replace(target, model=await first_model(client))
 
 
 async def ask(target: Target, client: HttpClient, prompt: str, max_tokens: int) -> Answer:

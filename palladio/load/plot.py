@@ -85,7 +85,7 @@ def _panel(
             f'<text x="{_LEFT - 6}" y="{y(at) + 4}" text-anchor="end">{at:g}</text>',
             f'<text x="{x(across)}" y="{top + _HEIGHT + 16}" text-anchor="middle">{across:g}</text>',
         ]
-    parts.append(f'<text x="{_LEFT + _WIDTH + 8}" y="{top + _HEIGHT + 16}">{load}</text>')
+    parts.append(f'<text x="{_LEFT + _WIDTH + 20}" y="{top + _HEIGHT + 16}">{load}</text>')
     parts += [
         f'<line x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y(limit)}" y2="{y(limit)}" stroke="#888" '
         'stroke-dasharray="6 4"/>'
