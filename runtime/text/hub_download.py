@@ -79,6 +79,11 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
+def hub_endpoint() -> str:
+    """The hub's address: HF_ENDPOINT, or Hugging Face's."""
+    return str(constants.ENDPOINT)
+
+
 def hub_cache(cache_dir: str | None = None) -> Path:
     """Where repositories are kept: HF_HUB_CACHE, or in HF_HOME. Args: cache_dir: of --download-dir."""
     return Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
