@@ -1,4 +1,4 @@
-"""`palladio eval --perplexity FILE`: how well a model predicts a text, with any flags of `serve`."""
+"""`palladio eval`: how well a model predicts a text, or does lm-eval's tasks, with any flags of `serve`."""
 
 import argparse
 import asyncio
@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from palladio.commands.lm_eval_tasks import add_task_flags, run_tasks
+from palladio.commands.parsing import make_parser
 from palladio.launch_server import gpu_memory, read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
@@ -18,10 +20,6 @@ from palladio.runtime.process.process_transport import ProcessTransport
 
 USUAL_WINDOW = 2048  # tokens
 AT_ONCE = 8  # windows that the engine has; it needs no more to be busy
-_EPILOG = (
-    "All other flags are those of `palladio serve`: palladio eval --perplexity FILE --model-path DIR --quantization "
-    "int4. Without --model-path it is about the embedded model."
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,8 +73,11 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     Returns:
         The exit code: 0, 2 for a wrong flag or file, 130 after Ctrl-C, 1 for any other failure.
     """
-    args, flags = _parser().parse_known_args(argv)
+    args, flags = parser().parse_known_args(argv)
     try:
+        if args.tasks is not None:
+            config = read_command(["--log-level=warning", *flags], environment, default_model=True).engine_config()
+            return run_tasks(AsyncEngine(config, ProcessTransport(environment=gpu_memory(environment))), args)
         text = _read(args.perplexity)
         scores = _scores(flags, text, args, environment)
         _report("", scores)
@@ -91,17 +92,30 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    description = (__doc__ or "").splitlines()[0]
-    parser = argparse.ArgumentParser("palladio eval", description=description, epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument("--perplexity", metavar="FILE", required=True, type=Path, help="a text, in UTF-8")
+def parser() -> argparse.ArgumentParser:
+    found = make_parser(
+        "eval",
+        "Tells the perplexity of a text, or runs tasks of EleutherAI's lm-eval against the engine, without a server.",
+        [
+            "palladio eval --perplexity text.txt --model-path DIR",
+            "palladio eval --perplexity text.txt --model-path DIR --against='--quantization int4'",
+            "palladio eval --tasks gsm8k,hellaswag --limit 100 --model-path DIR     # needs: pip install lm-eval",
+        ],
+        usage="palladio eval (--perplexity FILE | --tasks NAMES) [flags] [flags of `palladio serve`]",
+        more="Without --model-path it is about the embedded model.",
+    )
+    what = found.add_mutually_exclusive_group(required=True)
+    what.add_argument("--perplexity", metavar="FILE", type=Path, help="a text, in UTF-8")
+    what.add_argument("--tasks", metavar="NAMES", help="lm-eval's, with commas between them")
+    text = found.add_argument_group("of --perplexity")
     help_of_window = f"tokens that are computed together (default: {USUAL_WINDOW:,}, or what the model takes)"
-    parser.add_argument("--window", metavar="TOKENS", type=int, help=help_of_window)
+    text.add_argument("--window", metavar="TOKENS", type=int, help=help_of_window)
     help_of_stride = "tokens from one window to the next; the rest of a window is context (default: half of it)"
-    parser.add_argument("--stride", metavar="TOKENS", type=int, help=help_of_stride)
+    text.add_argument("--stride", metavar="TOKENS", type=int, help=help_of_stride)
     help_of_against = "run it again with these flags too, and tell how the log-probabilities differ"
-    parser.add_argument("--against", metavar="FLAGS", help=help_of_against)
-    return parser
+    text.add_argument("--against", metavar="FLAGS", help=help_of_against)
+    add_task_flags(found)
+    return found
 
 
 def _read(path: Path) -> str:

@@ -1,10 +1,12 @@
 """`palladio plan …`: what a model needs, and can at most do, on hardware that is not at hand."""
 
+import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from palladio.child import run_module
+from palladio.commands.parsing import make_parser
 from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -21,15 +23,29 @@ COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers 
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 _COMPILER_PREFIXES = ("TPU_", "JAX_PLATFORMS", "XLA_FLAGS")
-HELP = """usage: palladio plan --model-path DIR [--topology NAME] [--compile] [flags of serve]
 
-Estimates whether a model fits, how many tokens of KV cache remain, and the highest possible speed. It reads only
-config.json: no weights and no hardware are needed. --model-path may be a config.json file.
 
-  --topology NAME  a TPU slice or GPU host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8 (default: compare all that
-                   are one host)
-  --compile        run the real compiler for exact workspace (needs jax[tpu] or jax's CUDA plugin, but no accelerator)
-"""
+def parser() -> argparse.ArgumentParser:
+    """For the help: `_own_flags` reads them, because --compile is a flag of `serve` too, with a value."""
+    found = make_parser(
+        "plan",
+        "Estimates whether a model fits, how many tokens of KV cache remain, and the highest possible speed. It reads "
+        "only config.json: no weights and no hardware are needed. --model-path may be a config.json file.",
+        [
+            "palladio plan Qwen/Qwen3-8B                       # on every TPU slice and GPU host of one host",
+            "palladio plan --model-path /models/mine --topology v6e-8 --tp-size 8",
+            "palladio plan --model-path config.json --topology h200-8 --compile",
+        ],
+        {2: "a wrong flag, or a model that does not fit"},
+        usage="palladio plan [MODEL] [--topology NAME] [--compile] [flags of `palladio serve`]",
+    )
+    help_of_topology = (
+        "a TPU slice or GPU host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8 (default: all of one host)"
+    )
+    found.add_argument("--topology", metavar="NAME", help=help_of_topology)
+    help_of_compile = "run the real compiler for exact workspace (needs jax[tpu] or jax's CUDA plugin, no accelerator)"
+    found.add_argument("--compile", action="store_true", help=help_of_compile)
+    return found
 
 
 def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -43,7 +59,7 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         The exit code: 0, 2 for a wrong flag or a model that does not fit, 130 after Ctrl-C.
     """
     if {"-h", "--help"} & set(argv):
-        print(HELP, end="")
+        parser().print_help()
         return 0
     try:
         words, topology, compiles = _own_flags(argv)

@@ -1,5 +1,6 @@
 """`palladio replay DUMP`: runs the requests of a crash dump again, and compares token by token."""
 
+import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from palladio.commands.parsing import make_parser
 from palladio.launch_server import gpu_memory, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.crash_dump import FORMAT, CrashDump, RecordedSample
@@ -19,15 +21,6 @@ from palladio.runtime.interface.outputs import FinishReason
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging, escape_control
 from palladio.server_args import own_flags, parse_server_args
-
-USAGE = """usage: palladio replay DUMP [flags]
-
-Runs the requests of a crash dump (--crash-dump-folder) again, all at once, with the flags and seeds in the dump,
-and compares their tokens with the recorded ones. Flags on the command line override those in the dump, such as
---model-path if the model has moved.
-
-exit status: 0: all tokens are equal; 1: some differ, or the engine failed again; 2: the dump or a flag is invalid
-"""
 
 TOKENS_BEYOND = 8  # of a request that had not ended: what made the engine fail came after the last recorded token
 
@@ -62,7 +55,7 @@ def replay(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         environment: see launch_server.launch.
     """
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(USAGE, end="")
+        parser().print_help()
         return 0 if argv else 2
     try:
         dump = _without_media(read_dump(Path(argv[0])))
@@ -74,6 +67,22 @@ def replay(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     except KeyboardInterrupt:
         return 130
     return _report(dump, outcomes, config)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = make_parser(
+        "replay",
+        "Runs the requests of a crash dump (--crash-dump-folder) again, all at once, with the flags and seeds in the "
+        "dump, and compares their tokens with the recorded ones. Flags on the command line override those in the dump.",
+        [
+            "palladio replay /var/dumps/crash.json",
+            "palladio replay crash.json --model-path /elsewhere/model     # the model has moved",
+        ],
+        {0: "all tokens are equal", 1: "some differ, or the engine failed again", 2: "the dump or a flag is invalid"},
+        usage="palladio replay DUMP [flags of `palladio serve`]",
+    )
+    found.add_argument("dump", metavar="DUMP", help="a file of --crash-dump-folder; comes first")
+    return found
 
 
 def read_dump(path: Path) -> CrashDump:
