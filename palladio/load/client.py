@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from palladio.http_client import ClientError, HttpClient, decode, describe_failure, first_model
@@ -22,7 +23,28 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    started: float = 0.0
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+    _last: float = 0.0
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """An event of its stream, as it comes."""
+        usage = event.get("usage")
+        if usage:
+            self.prompt_tokens = usage["prompt_tokens"]
+            self.completion_tokens = usage["completion_tokens"]
+            self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        if any(text_of(choice) for choice in event.get("choices", ())):
+            now = time.perf_counter()
+            if self.first is None:
+                self.first = now - self.started
+            else:
+                self.gaps.append(now - self._last)
+            self._last = now
+
+    def end(self, error: str | None) -> None:
+        """It is over, well or not."""
+        self.total = time.perf_counter() - self.started
+        self.error = error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,43 +94,30 @@ async def find_model(target: Target, client: HttpClient) -> Target:
 
 async def ask(target: Target, client: HttpClient, prompt: str, max_tokens: int) -> Answer:
     """Sends one request and reads its stream. Never raises for what the server does: see Answer.error."""
-    answer = Answer(started=time.perf_counter())
+    body, answer = target.body(prompt, max_tokens), Answer()
     try:
-        await _read(answer, target, client, target.body(prompt, max_tokens))
-    except ClientError as error:
-        answer.error = str(error)
-    finally:
-        answer.total = time.perf_counter() - answer.started
-    if answer.error is None and target.exact and answer.completion_tokens != max_tokens:
-        answer.error = f"asked for {max_tokens} tokens, got {answer.completion_tokens}"
+        error = await _read(answer, target, client, body)
+    except ClientError as failure:
+        error = str(failure)
+    if error is None and target.exact and answer.completion_tokens != max_tokens:
+        error = f"asked for {max_tokens} tokens, got {answer.completion_tokens}"
+    answer.end(error)
     return answer
 
 
-async def _read(answer: Answer, target: Target, client: HttpClient, body: dict[str, Any]) -> None:
-    last = answer.started
+async def _read(answer: Answer, target: Target, client: HttpClient, body: dict[str, Any]) -> str | None:
+    """Returns why it failed."""
     async with client.stream("POST", target.path, body) as response:
         if response.status != 200:
-            answer.error = describe_failure(response.status, await response.read())[:300]
-            return
+            return describe_failure(response.status, await response.read())[:300]
         async for event in response.events():
             if "error" in event:
-                answer.error = str(event["error"])[:300]
-                return
-            usage = event.get("usage")
-            if usage:
-                answer.prompt_tokens = usage["prompt_tokens"]
-                answer.completion_tokens = usage["completion_tokens"]
-                answer.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-            if any(text_of(choice) for choice in event.get("choices", ())):
-                now = time.perf_counter()
-                if answer.first is None:
-                    answer.first = now - answer.started
-                else:
-                    answer.gaps.append(now - last)
-                last = now
+                return str(event["error"])[:300]
+            answer.hear(event)
+    return None
 
 
-def text_of(choice: dict[str, Any]) -> str:
+def text_of(choice: Mapping[str, Any]) -> str:
     """What one choice of an event says; reasoning counts."""
     delta = choice.get("delta") or {}
     return choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""

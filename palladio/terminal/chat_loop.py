@@ -67,10 +67,6 @@ class ChatLoop:
             if not self._is_alive():
                 return 1
 
-    def once(self, message: str) -> int:
-        """One message and its answer; returns the exit code: 0, 1 if there was no answer, 130 after Ctrl-C."""
-        return self.say(message)
-
     def obey(self, command: str, rest: str) -> None:
         """A line that begins with a slash."""
         conversation, note = self._conversation, self._screen.note
@@ -78,17 +74,17 @@ class ChatLoop:
             case "/help" | "/?":
                 note(HELP)
             case "/clear":
-                conversation.turns.clear()
+                conversation.forget()
                 note("The conversation is forgotten.")
             case "/system":
                 if rest:
-                    conversation.system = "" if rest == "-" else rest.strip('"')
+                    conversation.instruct("" if rest == "-" else rest.strip('"'))
                 note(f"System prompt: {conversation.system or 'none'}")
             case "/set":
                 name, _, value = rest.partition(" ")
                 try:
                     if name:
-                        conversation.settings = conversation.settings.set(name, value.strip())
+                        conversation.change(name, value.strip())
                         note(f"{name} is {value.strip() or 'what the server decides'}")
                     else:
                         note("\n".join(conversation.settings.lines()))
@@ -102,18 +98,20 @@ class ChatLoop:
                 note(f"error: there is no command {command}; {hint} (a message may begin with a space and a slash)")
 
     def _retry(self) -> None:
-        turns = self._conversation.turns
-        if turns and turns[-1]["role"] == "assistant":
-            turns.pop()
-        if not turns:
+        message = self._conversation.take_back()
+        if message is None:
             self._screen.note("error: there is no message to ask again")
-            return
-        self.say(turns.pop()["content"])
+        else:
+            self.say(message)
 
     def say(self, message: str) -> int:
-        """Asks, and shows the answer; what the user has stopped stays in the conversation as far as it came."""
+        """Asks, and shows the answer; what the user has stopped stays in the conversation as far as it came.
+
+        Returns:
+            The exit code of a program that asks only this: 0, 1 for no answer, 130 after Ctrl-C.
+        """
         conversation, screen = self._conversation, self._screen
-        conversation.turns.append({"role": "user", "content": message})
+        conversation.ask(message)
         said: list[str] = []
         status = 0
         try:
@@ -126,10 +124,7 @@ class ChatLoop:
             screen.end_answer()
             screen.note("(stopped)")
             status = 130
-        if said:
-            conversation.turns.append({"role": "assistant", "content": "".join(said)})
-        elif status:
-            conversation.turns.pop()
+        conversation.answered("".join(said))
         return status
 
     async def _answer(self, said: list[str]) -> None:

@@ -31,6 +31,34 @@ class Conversation:
     settings: Settings = dataclasses.field(default_factory=Settings)
     turns: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
+    def ask(self, message: str) -> None:
+        self.turns.append({"role": "user", "content": message})
+
+    def answered(self, text: str) -> None:
+        """By the model; empty: not at all, so that the message may be asked again."""
+        if text:
+            self.turns.append({"role": "assistant", "content": text})
+        else:
+            self.turns.pop()
+
+    def take_back(self) -> str | None:
+        """The last message, which is then gone with its answer; None: there is none."""
+        while self.turns:
+            turn = self.turns.pop()
+            if turn["role"] == "user":
+                return turn["content"]
+        return None
+
+    def forget(self) -> None:
+        self.turns.clear()
+
+    def instruct(self, system: str) -> None:
+        self.system = system
+
+    def change(self, setting: str, value: str) -> None:
+        """Raises SettingError."""
+        self.settings = self.settings.set(setting, value)
+
     def body(self) -> dict[str, Any]:
         system = [{"role": "system", "content": self.system}] if self.system else []
         return {
