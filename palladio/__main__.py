@@ -9,7 +9,14 @@ from typing import Any
 
 from palladio import __version__
 from palladio.commands.table import COMMANDS, OTHERS, render_help
-from palladio.early_signals import INTERRUPTED, TERMINATED, end_at_once, raise_on_interrupt, raise_on_terminate
+from palladio.early_signals import (
+    BROKEN_PIPE,
+    INTERRUPTED,
+    TERMINATED,
+    end_at_once,
+    raise_on_interrupt,
+    raise_on_terminate,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise_on_terminate()
     try:
         status: int = run(rest, os.environ, **({"default_model": True} if serves else {}))
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # who read the output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     return status
 
 

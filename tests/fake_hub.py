@@ -22,6 +22,7 @@ class FakeHub:
         repositories: name → file → contents; gated: names that need a token.
         break_after: bytes of a body over that size after which its first connection breaks.
         requests: method, path and Range of each, in order.
+        hold: a file that is not sent until `release`; `held` is set when it is asked for.
     """
 
     url: str
@@ -29,6 +30,9 @@ class FakeHub:
     gated: set[str] = dataclasses.field(default_factory=set)
     break_after: int | None = None
     requests: list[tuple[str, str, str | None]] = dataclasses.field(default_factory=list)
+    hold: str | None = None
+    held: threading.Event = dataclasses.field(default_factory=threading.Event)
+    release: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def fetched(self) -> list[str]:
         """Names of the files whose contents were asked for."""
@@ -97,6 +101,9 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if method == "HEAD":
                 return
+            if hub.hold is not None and self.path.endswith(hub.hold):
+                hub.held.set()
+                hub.release.wait(60)
             limit = hub.break_after
             if limit is not None and answer.status == 200 and len(answer.body) > limit:
                 hub.break_after = None
@@ -104,7 +111,8 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.flush()
                 self.close_connection = True
                 return
-            self.wfile.write(answer.body)
+            with contextlib.suppress(OSError):  # its reader was killed
+                self.wfile.write(answer.body)
 
         def log_message(self, *args: object) -> None:
             pass

@@ -141,9 +141,7 @@ def check_holders(
         if opened & chips:
             holders[process.name] = (process / "comm").read_text(encoding="utf-8").strip()
     for pid, name in sorted(holders.items()):
-        yield Finding(
-            "warn", "TPU", f"process {pid} ({name}) holds it", f"stop it (`kill {pid}`) before another server"
-        )
+        yield Finding("warn", "TPU", f"process {pid} ({name}) holds it", f"stop it first: kill {pid}")
     if not holders:
         yield Finding("ok", "TPU", f"{len(chips)} devices, held by no process that this user may see")
 

@@ -1,8 +1,10 @@
 """Parsers of the commands: each help has examples, and says what the exit codes mean."""
 
 import argparse
+import textwrap
 from collections.abc import Mapping, Sequence
 
+_WIDTH = 110  # characters of a line
 _USUAL = {0: "all went well", 1: "it failed", 2: "a wrong flag, name or file", 130: "Ctrl-C"}
 
 
@@ -24,7 +26,7 @@ def make_parser(
     codes = {**_USUAL, **(exits or {})}
     epilog = "\n".join(
         [
-            *([more, ""] if more else []),
+            *([_wrapped(more), ""] if more else []),
             "examples:",
             *(f"  {example}" for example in examples),
             "",
@@ -35,11 +37,15 @@ def make_parser(
     return argparse.ArgumentParser(
         f"palladio {command}",
         usage=usage,
-        description=description,
+        description=_wrapped(description),
         epilog=epilog,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), _WIDTH)
 
 
 def size(count: float) -> str:

@@ -185,6 +185,8 @@ def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
     flag, name = wanted.flag, repository.name
     try:
         return download(repository, told.on_progress, told.on_listing)
+    except ConfigError:
+        raise  # of whoever is told
     except HFValidationError:
         raise ConfigError(f"{flag} {name}: neither a directory here nor a hub id such as owner/name") from None
     except GatedRepoError as error:
