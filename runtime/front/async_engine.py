@@ -254,7 +254,12 @@ class AsyncEngine:
         if survival.crash_dump_folder is not None:
             folder = prepare_folder(survival.crash_dump_folder).resolve()
             survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
-        source = await asyncio.to_thread(resolve_source, config.source)
+        loop = asyncio.get_running_loop()
+
+        def tell(progress: LoadProgress) -> None:
+            loop.call_soon_threadsafe(self._on_message, progress)
+
+        source = await asyncio.to_thread(resolve_source, config.source, on_progress=tell)
         self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
         self._resolved = dataclasses.replace(config, source=source, survival=survival)
         return self._resolved

@@ -268,7 +268,7 @@ class LoadProgress:
     """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
 
     Attributes:
-        phase: "load" (tensors) or "compile" (programs).
+        phase: "download" (bytes), "load" (tensors) or "compile" (programs).
         done, total: counts within the phase.
         eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
     """

@@ -233,9 +233,9 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a window of perplexity counts its context again",
-        "palladio/evaluate.py",
+        "palladio/commands/evaluate.py",
         "max(scored, begin + 1)",
         "begin + 1",
-        ("tests/palladio/test_evaluate.py",),
+        ("tests/palladio/commands/test_evaluate.py",),
     ),
 )

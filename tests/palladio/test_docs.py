@@ -10,7 +10,7 @@ from pathlib import Path
 
 import palladio
 from palladio import Engine, launch_server
-from palladio.__main__ import COMMANDS
+from palladio.commands.table import COMMANDS
 from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
 from palladio.server_args import own_flags, parse_server_args
 
