@@ -7,7 +7,6 @@ that is planned still reads what its first token sees, and may be cut short. In 
 that a later request can begin at any place that was not needed otherwise.
 """
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -66,59 +65,12 @@ class Prefix:
     Attributes:
         node: where the match ends; None: the request has nothing to do with the cache.
         pages: that hold the matched tokens.
-        num_idle_pages: of those, held by nobody yet, so that they count as available until the request takes them.
         windows: of each windowed group those pages that the next token sees.
     """
 
     node: RadixNode | None
     pages: list[int]
-    num_idle_pages: int = 0
     windows: list[list[WindowPage]] = dataclasses.field(default_factory=list)
-
-
-class Released:
-    """What running requests would give up, one after the other: counted, nothing changes.
-
-    Args:
-        keeps_all: see PageGroups.
-
-    Attributes:
-        num_pages: that would be available in addition.
-    """
-
-    def __init__(self, *, keeps_all: bool) -> None:
-        self.num_pages = 0
-        self._weight = int(keeps_all)
-        self._num_locks: collections.Counter[RadixNode] = collections.Counter()  # of each node, theirs
-        self._num_held: collections.Counter[WindowPage] = collections.Counter()  # of each page, those of theirs
-
-    def add(self, request: Request) -> None:
-        """One more running request."""
-        self.num_pages += len(request.duplicates)
-        self.num_pages += self._weight * (len(request.pages) - request.num_tree_pages)
-        node = request.node
-        while node is not None and node.parent is not None:
-            self._num_locks[node] += 1
-            self.num_pages += self._weight * len(node.pages) if self._is_idle(node) else 0
-            node = node.parent
-        for held in request.windows:
-            self.num_pages += len(held.own_numbers())
-            for page in held.shared:
-                self._num_held[page] += 1
-                self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
-
-    def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
-        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
-        count = 0
-        while node is not None and self._is_idle(node):
-            count += self._weight * len(node.pages)
-            node = node.parent
-        for places in windows:
-            count += sum(len(page.ids) for page in places if page.num_holders == self._num_held[page])
-        return count
-
-    def _is_idle(self, node: RadixNode) -> bool:
-        return node.lock_count == self._num_locks[node]
 
 
 TableUpdate = tuple[int, int, int]
@@ -201,7 +153,7 @@ class CacheManager:
         """The longest cached prefix of a waiting request's tokens; the last token is never part of it, because its
         logits are needed, and nothing is where the logprobs of the whole prompt are."""
         if not (self.shares_prefixes and request.shares_prefix):
-            return Prefix(None, [], windows=[[] for _ in self.groups.windows])
+            return Prefix(None, [], [[] for _ in self.groups.windows])
         count = (len(request.token_ids) - 1) // self.page_size if request.prompt_logprobs is None else 0
         return self.find_pages(request, count)
 
@@ -212,11 +164,7 @@ class CacheManager:
             keys = keys[: self._num_cached(request, keys)]
         node, pages = self.tree.match(keys, salt)
         windows = self.tree.windows.before(node, len(pages)) if self.groups.windows else []
-        return Prefix(node, pages, self.released().num_idle_pages(node, windows), windows)
-
-    def released(self) -> Released:
-        """Nothing, so far."""
-        return Released(keeps_all=self.groups.keeps_all)
+        return Prefix(node, pages, windows)
 
     def num_cached_tokens(self, request: Request) -> int:
         """Of a waiting request: as many as `find_prefix` would find."""

@@ -296,29 +296,7 @@ class RadixCache:
         if not path:
             return start
         node, count = path[-1]
-        return node if count == len(node.keys) else self._split(node, count)
-
-    @staticmethod
-    def _split(node: RadixNode, count: int) -> RadixNode:
-        """Gives the first `count` pages to a new parent, through which all who hold the node hold them as before."""
-        parent = node.parent
-        assert parent is not None
-        front = RadixNode(
-            keys=node.keys[:count],
-            pages=node.pages[:count],
-            parent=parent,
-            children={node.keys[count]: node},
-            lock_count=node.lock_count,
-            num_hits=node.num_hits,
-            last_used=node.last_used,
-            windows=tuple(places[:count] for places in node.windows),
-        )
-        parent.children[front.keys[0]] = front
-        node.parent = front
-        del node.keys[:count], node.pages[:count]
-        for places in node.windows:
-            del places[:count]
-        return front
+        return node if count == len(node.keys) else node.split(count)
 
     def _append(
         self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int], windows: Sequence[list[WindowPage]]

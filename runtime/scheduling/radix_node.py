@@ -55,6 +55,26 @@ class RadixNode:
             ancestor = ancestor.parent
         return [page for run in reversed(runs) for page in run]
 
+    def split(self, count: int) -> "RadixNode":
+        """Gives the first `count` pages to a new parent, through which all who hold the node hold them as before."""
+        assert self.parent is not None, "a root has no pages"
+        front = RadixNode(
+            keys=self.keys[:count],
+            pages=self.pages[:count],
+            parent=self.parent,
+            children={self.keys[count]: self},
+            lock_count=self.lock_count,
+            num_hits=self.num_hits,
+            last_used=self.last_used,
+            windows=tuple(places[:count] for places in self.windows),
+        )
+        self.parent.children[front.keys[0]] = front
+        self.parent = front
+        del self.keys[:count], self.pages[:count]
+        for places in self.windows:
+            del places[:count]
+        return front
+
 
 Path = list[tuple[RadixNode, int]]
 """Nodes below one another, and how many pages of each are meant: all, but of the last one."""
