@@ -16,6 +16,8 @@ from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
 
 
@@ -91,6 +93,7 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
+        snapshots: of states, which it has where layers keep states; None: it has none.
     """
 
     def __init__(
@@ -105,7 +108,10 @@ class CacheManager:
         self.page_size = groups.page_size
         self.num_tables = groups.num_tables
         self.allocator = PageAllocator(num_pages)
-        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all)
+        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all, snapshots=groups.snapshots)
+        self.snapshots: StateSnapshots | None = None
+        if self.tree.snapshots is not None:
+            self.snapshots = StateSnapshots(self.tree, self.tree.snapshots, groups.page_size, self._keys)
         self._table_updates: list[TableUpdate] = []
         self.shares_prefixes = shares_prefixes
         self._with_duplicates: list[Request] = []
@@ -147,6 +153,7 @@ class CacheManager:
             num_prompt_tokens=self._num_prompt_tokens,
             num_hit_tokens=self._num_hit_tokens,
             num_evicted_tokens=self._tokens(self._num_evicted_pages),
+            **({} if self.tree.snapshots is None else vars(self.tree.snapshots.counts())),
         )
 
     def find_prefix(self, request: Request) -> Prefix:
@@ -185,6 +192,8 @@ class CacheManager:
             self.hold(prefix)
             self._num_prompt_tokens += len(request.token_ids)
             self._num_hit_tokens += request.num_computed
+            if self.snapshots is not None:
+                self.snapshots.admit(request, prefix.node)
         for group, places in zip(self.groups.windows, prefix.windows, strict=True):
             held = HeldWindow.after(group, len(prefix.pages), places)
             request.windows.append(held)
@@ -274,6 +283,8 @@ class CacheManager:
         """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
+            if self.snapshots is not None:
+                self.snapshots.release(request, keeps=self.shares_prefixes)
             self.tree.unlock(request.node, [place for held in request.windows for place in held.shared])
         self.allocator.free(request.duplicates)
         if self.groups.keeps_all:
@@ -288,7 +299,10 @@ class CacheManager:
             self.flush()
 
     def num_lost_tokens(self, request: Request) -> int:
-        """Computed tokens of a running request that nobody else holds: a retraction may lose them."""
+        """Computed tokens of a running request that nobody else holds: a retraction may lose them. Where layers keep
+        states, those behind its last snapshot, which it would compute again in any case."""
+        if self.snapshots is not None:
+            return request.num_computed - self.snapshots.reach(request)
         shared, node = 0, request.node
         while node is not None:
             if node.lock_count > 1:
@@ -303,7 +317,18 @@ class CacheManager:
     def disable_sharing(self) -> None:
         """Drops the prefix cache for good; what running requests hold of it goes with them."""
         self.shares_prefixes = False
+        if self.snapshots is not None:
+            self.snapshots.close()
         self.flush()
+
+    def with_copies(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The next step that the device runs, with what it copies of states. Args: batch: whose rows are final."""
+        return batch if self.snapshots is None else dataclasses.replace(batch, copies=self.snapshots.plan(batch))
+
+    def confirm(self, batch: ScheduledBatch) -> None:
+        """A step has run, and its rows are read next."""
+        if self.snapshots is not None and batch.copies is not None:
+            self.snapshots.confirm(batch.copies)
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Checks that every page has exactly one owner, see page_owners.
@@ -311,7 +336,8 @@ class CacheManager:
         Raises:
             AssertionError: it has not; the message says which page.
         """
-        check_owners(self.allocator.num_pages, self.allocator.free_pages, self.tree, self.groups, list(running))
+        taken = [] if self.snapshots is None else list(self.snapshots.taken)
+        check_owners(self.allocator.num_pages, self.allocator.free_pages, self.tree, self.groups, list(running), taken)
 
     def _keys(self, request: Request, begin: int, end: int) -> list[PageKey]:
         """Kept with the request: one that waits is looked up at many steps."""

@@ -98,9 +98,7 @@ class KVBudget:
         """Whether there is cache for a waiting request. Args: as for needed_tokens."""
         return self.needed_tokens(request, prefix, reserved) <= self._cache.num_available_pages * self._cache.page_size
 
-    def needed_tokens(
-        self, request: Request, prefix: Prefix, reserved: int, released: "Released | None" = None
-    ) -> int:
+    def needed_tokens(self, request: Request, prefix: Prefix, reserved: int, released: "Released | None" = None) -> int:
         """Tokens of cache that have to be available for a waiting request to be admitted; those of each block table
         count.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
@@ -17,7 +17,7 @@ from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
-from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
+from palladio.runtime.scheduling.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 
 EOS = 7
@@ -112,6 +112,9 @@ class Simulation:
     samples it checks that every position of the request holds just that: a page that two requests write to, or a prefix
     that is not the request's own, is found at once. It does so in each block table, of a group with a window for the
     positions that the step's first token sees and those after them; in the others nothing is looked up.
+
+    With snapshots, layers keep a state for each slot too: all tokens that it is of. A row that begins behind others
+    needs just theirs, whichever slot it was copied from.
     """
 
     num_pages: int = 20
@@ -130,12 +133,18 @@ class Simulation:
     one_shape: bool = False
     windows: tuple[tuple[int, int], ...] = ()  # of each group with one: its window, and how many tables it has
     keeps_all: bool = True  # whether there is a group without a window
+    num_snapshots: int = 0  # layers keep states, if it is over 0
+    snapshot_interval: int = 8
     background_slowdown: float = 0.15
     seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
     share: BatchShare | None = None
 
     def __post_init__(self) -> None:
         self.groups = page_groups(self.page_size, self.windows, keeps_all=self.keeps_all)
+        if self.num_snapshots:
+            interval = -(-self.snapshot_interval // self.page_size) * self.page_size
+            slots = SnapshotSlots(self.max_running + 1, self.num_snapshots, interval, self.page_size)
+            self.groups = dataclasses.replace(self.groups, has_states=True, snapshots=slots)
         self.cache = CacheManager(
             self.num_pages * self.groups.num_tables,
             self.groups,
@@ -167,6 +176,7 @@ class Simulation:
             self.windows_of_tables += [group.window] * len(group.tables)
         self.written: dict[tuple[int, int], tuple[str | None, tuple[object, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
+        self.states: dict[int, tuple[str | None, tuple[object, ...]]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
         self.scored: dict[str, list[int]] = {}
@@ -208,6 +218,17 @@ class Simulation:
         self.progress.begin()
         self.cache.flush()
 
+    def lose(self) -> None:
+        """The device fails: what is in flight has not run, and it has lost all that it kept."""
+        lost = {row.request for batch, _ in self.in_flight for row in batch.rows}
+        self.in_flight.clear()
+        self.scheduler.start_over()
+        for request in lost:
+            if self.scheduler.find(request.given.request_id) is not None:
+                self._take([self.scheduler.fail(request, FinishReason("abort"))])
+        self.tables, self.written, self.states = {}, {}, {}
+        self.progress.begin()
+
     def step(self) -> bool:
         """One engine step; False when there was nothing to do."""
         for output in self.scheduler.expire():
@@ -215,6 +236,7 @@ class Simulation:
         batch = self.scheduler.schedule()
         self.progress.check_plan(batch)
         if batch is not None:
+            batch = self.cache.with_copies(batch)  # as DataParallelScheduler does
             self.batches.append(batch)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
@@ -280,10 +302,13 @@ class Simulation:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
         times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-        sampled = [self._run_once(batch, number) for number in range(times)]
+        for source, target in batch.copies.before if batch.copies is not None else ():
+            assert source > self.max_running >= target > 0
+            self.states[target] = self.states[source]
+        sampled = [self._run_once(batch, number, times) for number in range(times)]
         return [list(itertools.chain(*of_row)) for of_row in zip(*sampled, strict=True)]
 
-    def _run_once(self, batch: ScheduledBatch, number: int) -> list[list[int]]:
+    def _run_once(self, batch: ScheduledBatch, number: int, times: int) -> list[list[int]]:
         """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
         know its tokens; requests that end there are part of the forward pass still, and sample for nobody."""
         slots = [row.request.slot for row in batch.rows]
@@ -298,12 +323,25 @@ class Simulation:
                 for position in range(first, part.positions.stop if part.positions else 0):
                     found = self.written[self._place(slot, position, table)]
                     assert found == part.content(row, position), "this page holds something else"
+        if self.num_snapshots:
+            self._advance_states(batch, slots, parts)
+            for copy in batch.copies.after if number == times - 1 else ():
+                assert copy.slot > self.max_running
+                self.states[copy.slot] = self.states[copy.source]
         if batch.is_constrained:
             self._process(keep=0)
         return [
             self._sample_row(row, slot, part) if row.samples else []
             for row, slot, part in zip(batch.rows, slots, parts, strict=True)
         ]
+
+    def _advance_states(self, batch: ScheduledBatch, slots: list[int], parts: list["Part"]) -> None:
+        for row, slot, part in zip(batch.rows, slots, parts, strict=True):
+            if part.positions:
+                if part.positions.start:
+                    before = part.content(row, part.positions.start - 1)
+                    assert self.states.get(slot) == before, "this state is of other tokens"
+                self.states[slot] = part.content(row, part.positions.stop - 1)
 
     def _part(self, row: ScheduledRow, slot: int, number: int) -> "Part":
         """What a row computes. The device alone knows where it starts, how many drafts it has, and whether it is at its
