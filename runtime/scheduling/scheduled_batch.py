@@ -272,6 +272,15 @@ class SnapshotCopy:
     num_pages: int
     is_confirmed: bool = False
 
+    def confirm(self) -> None:
+        """The step has run."""
+        self.is_confirmed = True
+
+    def leave(self) -> int:
+        """It is nobody's any more; the slot is."""
+        slot, self.slot = self.slot, 0
+        return slot
+
 
 class StateCopies(NamedTuple):
     """What a step copies of states, in this order.

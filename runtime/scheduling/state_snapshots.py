@@ -46,6 +46,24 @@ class _Held:
     copies: list[SnapshotCopy] = dataclasses.field(default_factory=list)
     along: SnapshotCopy | None = None
 
+    def plan(self, copy: SnapshotCopy, end: int) -> SnapshotCopy:
+        """A copy behind a chunk that ends there."""
+        self.newest = end
+        self.copies.append(copy)
+        return copy
+
+    def plan_along(self, copy: SnapshotCopy) -> SnapshotCopy:
+        """The next one that goes along with it."""
+        self.along = copy
+        return copy
+
+    def confirm(self, copy: SnapshotCopy) -> bool:
+        """Its step has run. Returns whether others may find it now."""
+        copy.confirm()
+        if copy is not self.along:
+            self.copies.remove(copy)
+        return copy is not self.along
+
 
 class StateSnapshots:
     """Of one data-parallel rank.
@@ -106,12 +124,8 @@ class StateSnapshots:
     def confirm(self, copies: StateCopies) -> None:
         """A step has run without an error."""
         for copy in copies.after:
-            if not copy.slot:
-                continue  # its request has ended, was retracted, or has a newer one
-            copy.is_confirmed = True
-            held = self._held[copy.request]
-            if copy is not held.along:
-                held.copies.remove(copy)
+            # else its request has ended, was retracted, or has a newer one
+            if copy.slot and self._held[copy.request].confirm(copy):
                 self._keep(copy)
 
     def reach(self, request: Request) -> int:
@@ -165,25 +179,20 @@ class StateSnapshots:
             return self._plan_along(row.request, held, end)
         if end not in self._places(row.request, held, end - 1) or (slot := self._slots.take()) is None:
             return None
-        held.newest = end
-        held.copies.append(copy := SnapshotCopy(row.request, row.request.slot, slot, end // self._page_size))
-        return copy
+        return held.plan(SnapshotCopy(row.request, row.request.slot, slot, end // self._page_size), end)
 
     def _plan_along(self, request: Request, held: _Held, end: int) -> SnapshotCopy | None:
-        old = held.along
-        if old is not None:
-            slot, old.slot = old.slot, 0
+        if held.along is not None:
+            slot = held.along.leave()
         else:
             is_worth = end >= held.newest + self._slots.slots.least
             if not is_worth or self._num_along >= self._slots.slots.count // MOST_ALONG:
                 return None
-            taken = self._slots.take()
-            if taken is None:
+            if (taken := self._slots.take()) is None:
                 return None
             slot = taken
             self._num_along += 1
-        held.along = SnapshotCopy(request, request.slot, slot, end // self._page_size)
-        return held.along
+        return held.plan_along(SnapshotCopy(request, request.slot, slot, end // self._page_size))
 
     def _is_known(self, copy: SnapshotCopy) -> bool:
         """Whether its step has run, and the host has read the tokens that it is behind."""
@@ -194,5 +203,4 @@ class StateSnapshots:
         self._tree.keep_snapshot(keys, copy.request.given.options.cache_salt, copy.slot)
 
     def _drop(self, copy: SnapshotCopy) -> None:
-        self._slots.give_back(copy.slot)
-        copy.slot = 0
+        self._slots.give_back(copy.leave())
