@@ -282,15 +282,15 @@ class ModelRunner:
             return
         copies = [None if batch is None else batch.copies for batch in step.batches]
         if when == "before":
-            pairs = [[] if each is None else list(each.before) for each in copies]
+            by_rank = [[] if each is None else list(each.before) for each in copies]
         else:
-            pairs = [[] if each is None else [(one.source, one.slot) for one in each.after] for each in copies]
-        while most := max(map(len, pairs)):
+            by_rank = [[] if each is None else [(one.source, one.slot) for one in each.after] for each in copies]
+        while most := max(map(len, by_rank)):
             size = next((size for size in COPIED_STATES if size >= most), COPIED_STATES[-1])
-            slots = np.zeros((len(pairs), 2, size), np.int32)
-            for rank, of_rank in enumerate(pairs):
-                slots[rank, :, : len(of_rank[:size])] = np.reshape(of_rank[:size], (-1, 2)).T
-                del of_rank[:size]
+            slots = np.zeros((len(by_rank), 2, size), np.int32)
+            for rank, pairs in enumerate(by_rank):
+                slots[rank, :, : len(pairs[:size])] = np.reshape(pairs[:size], (-1, 2)).T
+                del pairs[:size]
             self.executor.run(CopyStates.key_of(size), list(slots))
 
     def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:

@@ -130,7 +130,13 @@ FAULTS = (
         "0",
         TREE,
     ),
-    Fault("a split forgets who holds the node", _TREE, "lock_count=node.lock_count,", "lock_count=0,", TREE),
+    Fault(
+        "a split forgets who holds the node",
+        "runtime/scheduling/radix_node.py",
+        "lock_count=self.lock_count,",
+        "lock_count=0,",
+        TREE,
+    ),
     Fault(
         "the block table keeps a page that was given up",
         _MANAGER,

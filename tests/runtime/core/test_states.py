@@ -18,6 +18,7 @@ from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import check_states
+from palladio.runtime.execution.cache_programs import CopyStates
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices
@@ -71,6 +72,7 @@ def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.
     assert stats.integrity_error is None
     assert stats.total.num_snapshot_hits == 5  # one when the request that was retracted went on
     assert (stats.num_self_checks, stats.num_self_check_failures) == (4, 0)
+    find_a_spoiled_snapshot(collector, chosen[8])
 
 
 def go_on(
@@ -88,6 +90,18 @@ def go_on(
     scheduler.retractor.retract(request)
     drain(collector)
     assert all(collector.cached_tokens[name] >= 8 for name in ("again", "turn 3", "turn 5", "turn 7"))
+
+
+def find_a_spoiled_snapshot(collector: Collector, prompt: list[int]) -> None:
+    """The self-check compares states too: all pages are right."""
+    core, slots = collector.core, collector.core._scheduler.schedulers[0].cache.groups.snapshots
+    assert slots is not None
+    for slot in slots.numbers:
+        core._runner.executor.run(CopyStates.key_of(1), [np.array([[1], [slot]], np.int32)])
+    collector.add("spoiled", prompt, max_tokens=4)
+    drain(collector)
+    stats = core.stats()
+    assert (stats.num_self_check_failures, stats.cache_enabled, stats.total.num_snapshots) == (1, False, 0)
 
 
 def core_on(folder: str, dp_size: int, tp_size: int, **flags: Any) -> EngineCore:

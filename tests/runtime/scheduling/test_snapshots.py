@@ -136,6 +136,20 @@ def test_a_step_that_has_not_run_leaves_no_snapshot() -> None:
         sim.scheduler.check_integrity()
 
 
+def test_what_goes_along_is_kept_when_its_step_has_run() -> None:
+    for is_read in (False, True):
+        sim = simulation()
+        sim.add("one", [1, 2, 3], 20, ignore_eos=True)
+        while not any(copy.num_pages == 2 for batch in sim.batches[-1:] for copy in batch.copies.after):
+            sim.step()
+        if is_read:
+            sim.step()
+        sim.abort("one")
+        assert num_snapshots(sim) == int(is_read)
+        sim.run()
+        assert num_snapshots(sim) == int(is_read)
+
+
 def test_a_retracted_request_goes_on_from_its_last_snapshot() -> None:
     sim = simulation()
     sim.add("one", SHARED[:9], 20, ignore_eos=True)
