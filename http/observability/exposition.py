@@ -310,6 +310,11 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "Tokens in the prefix cache",
         _per_rank(lambda part: part.num_cached_tokens),
     ),
+    Metric("gauge", "palladio:snapshots_held", "Snapshots of states", _per_rank(lambda part: part.num_snapshots)),
+    Metric("counter", "palladio:snapshot_hits", "Hits at snapshots", _per_rank(lambda part: part.num_snapshot_hits)),
+    Metric(
+        "counter", "palladio:evicted_snapshots", "Lost to others", _per_rank(lambda part: part.num_evicted_snapshots)
+    ),
     Metric(
         "counter",
         "palladio:cache_self_checks",

@@ -2,6 +2,7 @@
 
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
+from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -248,13 +249,6 @@ MODEL_FAULTS = (
         STATES,
     ),
     Fault(
-        "a request begins behind a cached prefix without its state",
-        "runtime/core/startup.py",
-        'pooling in (None, "last") and not groups.has_states',
-        'pooling in (None, "last")',
-        STATES,
-    ),
-    Fault(
         "a layer with a state goes by the second block table",
         "model/kv_cache.py",
         "Place(self.num_tables, self.num_arrays + n)",
@@ -263,4 +257,5 @@ MODEL_FAULTS = (
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
+    *SNAPSHOT_FAULTS,
 )

@@ -107,7 +107,12 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
     alone = Scrape(http)
     assert not [key for key in alone.samples if "dp_rank" in str(key)], "one rank has no label"
     assert "groups" not in http.get("/server_info").json()["internal_states"][0]
-    busy = RankStats(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48, 0, 5, 15, 6, 60)
+    busy = RankStats(
+        *(3, 2, 160, 10240, 55.5, 0.7, 1, 7, 64, 80, 20, 48, 0, 5, 15, 6, 60),
+        num_snapshots=3,
+        num_snapshot_hits=4,
+        num_evicted_snapshots=2,
+    )
     idle = RankStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
     engine.ranks = [busy, idle]
     ready, stats = engine.info, engine.stats
@@ -136,6 +141,9 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
         "palladio:draft_tokens_total": [15, 0],
         "palladio:accepted_drafts_total": [6, 0],
         "palladio:prefill_tokens_total": [60, 0],
+        "palladio:snapshots_held": [3, 0],
+        "palladio:snapshot_hits_total": [4, 0],
+        "palladio:evicted_snapshots_total": [2, 0],
         "sglang:max_total_num_tokens": [10240, 10240],
         "palladio:cached_tokens_held": [64, 32],
     }.items():
@@ -146,7 +154,7 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
     labelled = {
         name for name, *labels in scrape.samples if any(label == "dp_rank" and value for label, value in labels)
     }
-    assert len(labelled) == 18, "nothing else is a group's"
+    assert len(labelled) == 21, "nothing else is a group's"
     groups = http.get("/server_info").json()["internal_states"][0]["groups"]
     assert groups == [
         dataclasses.asdict(busy) | {"cache_hit_rate": 0.25},
