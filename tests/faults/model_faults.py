@@ -1,5 +1,6 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
@@ -263,4 +264,5 @@ MODEL_FAULTS = (
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
+    *FAMILY_FAULTS,
 )
