@@ -45,10 +45,12 @@ class StoredTokenizer:
     Attributes:
         backend: encodes and decodes.
         settings: special tokens and chat template, as keyword arguments of transformers' tokenizers.
+        tekken_version: of Mistral's format of prompts; None: another one, or unknown.
     """
 
     backend: Tokenizer
     settings: Mapping[str, Any]
+    tekken_version: int | None = None
 
 
 def read_stored_tokenizer(folder: Path, *, may_run_code: bool = False) -> StoredTokenizer | None:
@@ -108,7 +110,8 @@ def _read_tekken(file: Path, config: Mapping[str, Any]) -> StoredTokenizer:
     roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     settings = _settings(config, {role: name for role, name in roles.items() if name in specials}, tokenizer)
     tokenizer.post_processor = ends(tokenizer, settings.get("bos_token"))
-    return StoredTokenizer(tokenizer, settings)
+    version = str(sizes.get("version", "")).removeprefix("v")
+    return StoredTokenizer(tokenizer, settings, int(version) if version.isdigit() else None)
 
 
 def _read_sentencepiece(file: Path, config: Mapping[str, Any]) -> StoredTokenizer:

@@ -54,9 +54,10 @@ class Tokenizer:
     Attributes:
         vocab_size: number of tokens, added ones included.
         chat_template: the checkpoint's template, several by name, or None.
+        tekken_version: of Mistral's format of prompts, if the checkpoint tells it.
     """
 
-    def __init__(self, hf_tokenizer: Any) -> None:
+    def __init__(self, hf_tokenizer: Any, tekken_version: int | None = None) -> None:
         self._hf = hf_tokenizer
         self._fast = getattr(hf_tokenizer, "backend_tokenizer", None)
         if self._fast is not None:  # tokenizer.json may bring truncation and padding, which a server must not do
@@ -71,6 +72,7 @@ class Tokenizer:
         self._byte_cache: dict[int, bytes] = {}
         self.vocab_size: int = len(hf_tokenizer)
         self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
+        self.tekken_version = tekken_version
 
     @classmethod
     def load(cls, path: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Self:
@@ -83,12 +85,14 @@ class Tokenizer:
         # seconds to import, and not needed without a tokenizer
         from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
+        tekken_version = None
         try:
             if is_gguf(Path(path)):
                 backend, settings = read_tokenizer(Path(path))
                 hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
             elif (stored := read_stored_tokenizer(Path(path), may_run_code=trust_remote_code)) is not None:
                 hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=stored.backend, **stored.settings)
+                tekken_version = stored.tekken_version
             else:
                 hf_tokenizer = AutoTokenizer.from_pretrained(
                     str(path), trust_remote_code=trust_remote_code, revision=revision
@@ -102,7 +106,7 @@ class Tokenizer:
                 f"no usable tokenizer in {path} ({reason}); give its directory with --tokenizer-path, or pass "
                 "--skip-tokenizer-init to send and receive token ids only"
             ) from error
-        return cls(hf_tokenizer)
+        return cls(hf_tokenizer, tekken_version)
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and tokenizer_config.json, with the template."""

@@ -117,7 +117,7 @@ def kimi() -> dict[str, Any]:
 
 
 def tekken() -> dict[str, Any]:
-    found = ranks(TEKKEN)
+    found = sorted(ranks(TEKKEN), key=lambda token: token if len(token) == 1 else b"\xff\xff")  # first bytes, in order
     oracle = tiktoken.Encoding(
         name="tekken",
         pat_str=TEKKEN,
