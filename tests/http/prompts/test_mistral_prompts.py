@@ -62,3 +62,11 @@ def test_earlier_reasoning_is_written_where_there_are_marks_for_it(tokenizers: d
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "c"}]
     texts = [ChatTemplate(HttpConfig()).render(tokenizers[version], said) for version in (11, 13)]
     assert texts == ["<s>[INST]a[/INST]b</s>", "<s>[INST]a[/INST][THINK]c[/THINK]b</s>"]
+
+
+def test_the_template_by_name_takes_the_version_as_a_variable(tokenizers: dict[int, Tokenizer]) -> None:
+    messages, _ = CASES["conversations"]["calls"]
+    texts = {case["version"]: case["text"] for case in CASES["prompts"] if case["name"] == "calls"}
+    for kwargs, version in (("{}", 13), ('{"tekken_version": 7}', 7)):
+        config = HttpConfig(chat_template="mistral-tekken", default_chat_template_kwargs=kwargs)
+        assert ChatTemplate(config).render(tokenizers[11], messages, tools=CASES["tools"]) == texts[version]
