@@ -4,6 +4,7 @@ Matrices without scales are left to XLA, which has a kernel for them.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from palladio.pallas_kernels.grouped_matmul.gpu_triton import RowTiles, plan_tiles
 from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
-from palladio.pallas_kernels.tpu_mode import interpret_mode, require
+from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
 LANES = 128
 MAX_ROWS = 256  # of a tile
@@ -40,8 +41,7 @@ def matmul(
         raise NotImplementedError(f"matrices of {D}×{F} are smaller than a block of {LANES}")
     if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
         raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
-    usual = -(-M // E)  # rows of a group: tiles of one size have as little padding as may be
-    tile = -(-usual // (16 * -(-usual // MAX_ROWS))) * 16
+    tile = tile_rows(M, E)
     if E == 1:
         plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
         group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)
@@ -54,6 +54,18 @@ def matmul(
     if plan is None:
         return jnp.where(jnp.arange(M)[:, None] < group_sizes, out[:M], 0)
     return _untiled(out, plan, group_sizes, M, tile)
+
+
+def tile_rows(num_rows: int, num_groups: int) -> int:
+    """Rows of a tile: most groups fit in one, because each tile reads its group's matrix.
+
+    With rows at random, the size of a group deviates by the root of the usual one. Groups that take several tiles anyway
+    are cut into equal ones: there, products take longer than reading.
+    """
+    usual = -(-num_rows // num_groups)
+    roomy = usual + (2 * math.isqrt(usual) if num_groups > 1 else 0)
+    rows = roomy if roomy <= MAX_ROWS else usual
+    return -(-rows // (16 * -(-rows // MAX_ROWS))) * 16
 
 
 def _multiply(
@@ -72,6 +84,9 @@ def _multiply(
     num_steps, num_groups = pl.cdiv(D, inner), scales.values.shape[1]
     last = pl.cdiv(F, columns) - 1
     tiled = jnp.pad(tiled, ((0, 0), (0, -D % inner)))
+    arrays = (matrices, *scales.arrays)
+    if matrices.shape[0] > 1:  # else XLA brings all groups' scales to vector memory, also of groups without rows
+        arrays = tuple(hbm(array, target) for array in arrays)
 
     # Tiles without rows ask for the block that is there already.
     def matrix_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
@@ -101,7 +116,7 @@ def _multiply(
         interpret=interpret_mode(target),
         name="scaled_grouped_matmul",
     )
-    out: jax.Array = call(group, count, tiled, matrices, *scales.arrays)
+    out: jax.Array = call(group, count, tiled, *arrays)
     return out
 
 
