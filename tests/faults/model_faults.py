@@ -124,6 +124,20 @@ MODEL_FAULTS = (
         ("tests/model/test_against_transformers.py",),
     ),
     Fault(
+        "the largest number of four bits is 5",
+        "pallas_kernels/grouped_matmul/scales.py",
+        "jnp.clip(signed, -6, 6)).astype",
+        "jnp.clip(signed, -7, 7)).astype",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "every unit of a step takes the scales of the first",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "number = step * per_step + index",
+        "number = step * per_step",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
         "a tile has room for a usual group only",
         "pallas_kernels/grouped_matmul/tpu_scaled.py",
         "2 * math.isqrt(usual) if num_groups > 1 else 0",
