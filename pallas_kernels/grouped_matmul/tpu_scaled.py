@@ -194,8 +194,8 @@ def _kernel(
 
 def _units_of_a_step(num_units: int, unit: int) -> int:
     """A step of the grid costs some 200 cycles of its own, whatever it computes. Steps are as equal as may be."""
-    most = max(1, MAX_INNER // unit)
-    return pl.cdiv(num_units, pl.cdiv(num_units, most))
+    num_steps = -(-num_units // max(1, MAX_INNER // unit))
+    return -(-num_units // num_steps)
 
 
 def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
