@@ -1,5 +1,6 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
 from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
@@ -122,6 +123,27 @@ MODEL_FAULTS = (
         "jnp.clip(up, -activation.limit, activation.limit) + 1",
         "jnp.clip(up, -activation.limit, activation.limit)",
         ("tests/model/test_against_transformers.py",),
+    ),
+    Fault(
+        "the largest number of four bits is 5",
+        "pallas_kernels/grouped_matmul/scales.py",
+        "jnp.clip(signed, -6, 6)).astype",
+        "jnp.clip(signed, -7, 7)).astype",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "every unit of a step takes the scales of the first",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "number = step * per_step + index",
+        "number = step * per_step",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "a tile has room for a usual group only",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "2 * math.isqrt(usual) if num_groups > 1 else 0",
+        "0 * math.isqrt(usual) if num_groups > 1 else 0",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
     ),
     Fault(
         "what lies behind a matrix is multiplied, and 0 times NaN is NaN",
@@ -258,4 +280,5 @@ MODEL_FAULTS = (
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
     *SNAPSHOT_FAULTS,
+    *FAMILY_FAULTS,
 )
