@@ -24,6 +24,7 @@ _DTYPES = {
     "float32": jnp.float32,
     "fp8_e4m3": jnp.float8_e4m3fn,
     "fp8_e5m2": jnp.float8_e5m2,
+    "int8": jnp.int8,
 }
 
 
