@@ -15,7 +15,9 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core import kernel_choice
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, refusal
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds
+from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import TINY_CONFIG
 from tests.tiny_model import tiny_config
@@ -89,6 +91,15 @@ def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):
         choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model, page_size=4))
     with pytest.raises(ConfigError, match=r"latents are kept as .*, not as int8: use --kv-cache-dtype auto"):
         choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, kv_dtype=jnp.int8))
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "int8"])
+def test_latents_in_8_bits_are_refused_before_anything_is_planned(name):
+    model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
+    config = EngineConfig.from_flags({"model_path": "m", "kv_cache_dtype": name})
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {name}: DeepseekV3ForCausalLM keeps latents, .* auto"):
+        Dtypes.of(config, V6E, model)
+    assert Dtypes.of(config, V6E, MODEL).kv_cache == (jnp.int8 if name == "int8" else jnp.float8_e4m3fn)
 
 
 def test_latent_attention_has_kernels_for_gpus(monkeypatch, caplog):
