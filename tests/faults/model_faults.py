@@ -45,7 +45,7 @@ INT8_CACHE_FAULTS = (
         "pallas_kernels/kv_cache_update/xla.py",
         "lanes + writes.page_offsets[:, None]",
         "lanes + 0 * writes.page_offsets[:, None]",
-        ("tests/pallas_kernels/test_kv_cache_update.py",),
+        ("tests/pallas_kernels/test_scale_update.py",),
     ),
     Fault(
         "a self-check compares int8 without its scales",
