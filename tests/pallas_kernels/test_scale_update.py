@@ -14,7 +14,6 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 )
 from palladio.pallas_kernels.target import Target
 
-
 QUICK_SCALES = ("reference", (32, 3)), ("xla", (32, 3)), ("xla", (64, 2))
 
 
