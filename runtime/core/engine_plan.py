@@ -133,10 +133,10 @@ class EnginePlan:
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = needs_of(config, device.platform, limits, shape, weights, buckets)
-        plan = plan_cache(kernels.attention, shape.cache, memory, needs, 0)
+        plan = plan_cache(kernels.attention, shape, memory, needs, 0)
         if plan.is_tight:
             workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
-            plan = plan_cache(kernels.attention, shape.cache, memory, needs, workspace)
+            plan = plan_cache(kernels.attention, shape, memory, needs, workspace)
         plan = plan.with_pages(agree(plan.num_pages))
         seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
         return cls(

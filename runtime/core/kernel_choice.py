@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Iterator
 
 import jax
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 
 from palladio.model.config import ModelConfig
 from palladio.model.experts_config import ExpertsConfig
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.latent_config import LatentConfig
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
@@ -103,7 +103,7 @@ def with_native_products(execution: ExecutionConfig, target: Target) -> Target:
 
 
 def plan_cache(
-    attention: str, cache: CacheLayout, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
+    attention: str, shape: DeviceShape, memory: DeviceMemory, needs: MemoryNeeds, workspace: int
 ) -> MemoryPlan:
     """plan_memory, with no more pages than the kernels of a backend of attention can address.
 
@@ -113,8 +113,8 @@ def plan_cache(
     plan = plan_memory(memory, needs, workspace)
     if attention != "gpu_triton":
         return plan
-    itemsize = cache.spec.dtype.itemsize
-    pages = addressable_pages(plan.num_pages, needs.bytes_per_page // cache.groups.num_arrays // itemsize, itemsize)
+    page = shape.cache.spec.device_pages(1, shape.mesh)
+    pages = addressable_pages(plan.num_pages, math.prod(page.shape), page.dtype.itemsize)
     if pages == plan.num_pages:
         return plan
     tokens = needs.tokens_of(pages - 1)

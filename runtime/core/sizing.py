@@ -25,6 +25,7 @@ _DTYPES = {
     "float32": jnp.float32,
     "fp8_e4m3": jnp.float8_e4m3fn,
     "fp8_e5m2": jnp.float8_e5m2,
+    "int8": jnp.int8,
 }
 
 
@@ -120,7 +121,7 @@ class Dtypes:
         """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
-            ConfigError: the model's activations do not fit the dtype that a flag asks for.
+            ConfigError: the model's activations, or what it caches, do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
         wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
@@ -136,6 +137,11 @@ class Dtypes:
             raise ConfigError(
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
+            )
+        if model.latent is not None and kv_cache in ("fp8_e4m3", "fp8_e5m2", "int8"):
+            raise ConfigError(
+                f"--kv-cache-dtype {kv_cache}: {model.architecture} keeps latents, which are not kept in 8 bits; use "
+                "--kv-cache-dtype auto"
             )
         if kv_cache != "auto":
             return cls(weights, activations, _DTYPES[kv_cache])

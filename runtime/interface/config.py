@@ -87,9 +87,9 @@ class CacheConfig:
             next to the weights and the compiled programs.
         mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
             compiled-program workspace (50 % of RAM on CPU). Lower it after an out-of-memory error.
-        kv_cache_dtype: Data type of the KV cache. auto: that of activations. An 8-bit type holds twice as many tokens,
-            rounded with the checkpoint's scales, if it has any; TPU kernels then need a --page-size that is a multiple
-            of 32.
+        kv_cache_dtype: Data type of the KV cache. auto: that of activations. An 8-bit type holds about twice as many
+            tokens: fp8_e4m3 and fp8_e5m2 rounded with the checkpoint's scales, if it has any; int8 with a scale for
+            each token and head. TPU kernels then need a --page-size that is a multiple of 32.
         disable_radix_cache: Turn the prefix cache off: every prompt is computed in full.
         radix_eviction_policy: Which cached prefixes are evicted first: lru, the least recently used; lfu, the least
             frequently used.
@@ -106,7 +106,7 @@ class CacheConfig:
     page_size: int | None = None
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2", "int8"] = "auto"
     disable_radix_cache: bool = False
     radix_eviction_policy: Literal["lru", "lfu"] = "lru"
     cache_self_check: float = 0.0
