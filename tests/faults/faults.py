@@ -5,6 +5,7 @@
 
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.router_faults import ROUTER_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -393,5 +394,6 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
+    *ROUTER_FAULTS,
     *TIMELINE_FAULTS,
 )
