@@ -40,4 +40,11 @@ ROUTER_FAULTS = (
         "params = request.params",
         _RENDER,
     ),
+    Fault(
+        "routers see the load of one rank",
+        "http/observability/router_metrics.py",
+        "one(lambda stats: stats.total.num_running)",
+        "one(lambda stats: stats.ranks[0].num_running)",
+        ("tests/http/observability/test_metrics.py",),
+    ),
 )
