@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from palladio.http.observability.metric import Family, Labels, Metric, Samples, families, one
 from palladio.http.observability.request_record import FrontMetrics
+from palladio.http.observability.router_metrics import ROUTER_LIMITS, ROUTER_METRICS
 from palladio.runtime.interface.messages import BucketSteps, EngineReady, EngineStats, RankStats
 from palladio.runtime.telemetry.logs import Histogram
 
@@ -63,6 +64,8 @@ class _SnapshotCollector(Collector):
         yield from families(FRONT_METRICS, snapshot.front, labels)
         yield from families(LIMIT_METRICS, snapshot.info, labels)
         yield from families(ENGINE_METRICS, snapshot.stats, labels)
+        yield from families(ROUTER_LIMITS, snapshot.info, labels)
+        yield from families(ROUTER_METRICS, snapshot.stats, labels)
 
 
 def _histogram(read: Callable[[FrontMetrics], Histogram | None]) -> Callable[[FrontMetrics], Samples | None]:

@@ -6,6 +6,7 @@
 from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.router_faults import ROUTER_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -395,5 +396,6 @@ FAULTS = (
     ),
     *MODEL_FAULTS,
     *DASHBOARD_FAULTS,
+    *ROUTER_FAULTS,
     *TIMELINE_FAULTS,
 )
