@@ -18,7 +18,7 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow test-long test-training faults conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance clients deploy-check lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -30,6 +30,7 @@ help:
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
+	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -62,6 +63,9 @@ conformance: $(VENV)/.installed-dev
 
 clients: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
+
+deploy-check: $(VENV)/.installed-dev
+	scripts/deploy-check $(BIN)/python
 
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint
