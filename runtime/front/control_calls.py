@@ -37,7 +37,9 @@ class ControlCalls:
         reply = self._waiting[call_id] = asyncio.get_running_loop().create_future()
         self._send(message(call_id))
         try:
-            return await asyncio.wait_for(reply, timeout)
+            # Before Python 3.12, asyncio.wait_for drops a cancellation that comes with the answer.
+            async with asyncio.timeout(timeout):
+                return await reply
         except TimeoutError:
             raise EngineDeadError(f"the engine did not answer within {timeout:g} s") from None
         finally:
