@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.ui.browser import Chat
-from tests.ui.conftest import Actor, Open
+from tests.ui.conftest import Actor
 from tests.ui.corpus import CORPUS, LINKS, MATHS
 
 pytestmark = pytest.mark.browser
