@@ -17,20 +17,21 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
 });
 window.ran = [];
-for (const name of ["alert", "confirm", "prompt", "open", "print"]) window[name] = (...said) => window.ran.push([name, ...said]);
+for (const name of ["alert", "confirm", "prompt", "open", "print"]) {
+  window[name] = (...said) => window.ran.push([name, ...said]);
+}
 """
 # Elements and attributes that no answer of a model may bring in.
 FOREIGN = """() => {
   const bad = [];
-  const known = new Set(["A", "ARTICLE", "ASIDE", "BLOCKQUOTE", "BODY", "BR", "BUTTON", "CODE", "DD", "DETAILS", "DIALOG", "DIV", "DL",
-    "DT", "EM", "FORM", "H1", "H2", "H3", "H4", "H5", "H6", "HEADER", "HR", "IMG", "INPUT", "KBD", "LABEL", "LI", "MAIN", "METER",
-    "NAV", "NOSCRIPT", "OL", "OPTGROUP", "OPTION", "P", "PRE", "S", "SECTION", "SELECT", "SMALL", "SPAN", "STRONG", "SUMMARY",
-    "TABLE", "TBODY", "TD", "TEXTAREA", "TH", "THEAD", "TR", "UL", "svg", "path"]);
+  const known = new Set(("A ARTICLE ASIDE BLOCKQUOTE BODY BR BUTTON CODE DD DETAILS DIALOG DIV DL DT EM " +
+    "FORM H1 H2 H3 H4 H5 H6 HEADER HR IMG INPUT KBD LABEL LI MAIN METER NAV NOSCRIPT OL OPTGROUP OPTION P PRE S " +
+    "SECTION SELECT SMALL SPAN STRONG SUMMARY TABLE TBODY TD TEXTAREA TH THEAD TR UL svg path").split(" "));
   for (const node of document.body.querySelectorAll("*")) {
     const isMath = node.namespaceURI === "http://www.w3.org/1998/Math/MathML";
     if (!known.has(node.tagName) && !isMath) bad.push(node.tagName);
     for (const { name, value } of node.attributes) {
-      if (/^on/i.test(name) || name === "srcdoc" || name === "action" || name === "formaction") bad.push(`${node.tagName} ${name}`);
+      if (/^(on.*|srcdoc|action|formaction)$/i.test(name)) bad.push(`${node.tagName} ${name}`);
       if (name === "style" && !isMath && node.id !== "prompt") bad.push(`${node.tagName} style=${value}`);
     }
     if (node.src && !/^blob:|\\/ui\\/icon.svg$/.test(node.src)) bad.push(`src ${node.src}`);
@@ -89,7 +90,9 @@ class Chat:
         number = self.page.locator("article.assistant").count()
         self.page.fill("#prompt", text)
         self.page.press("#prompt", "Enter")
-        self.wait(f"document.querySelectorAll('article.assistant').length > {number} || document.querySelector('.notice')")
+        self.wait(
+            f"document.querySelectorAll('article.assistant').length > {number} || document.querySelector('.notice')"
+        )
         if waits:
             self.wait_answered()
 

@@ -61,8 +61,11 @@ def actor(tokenizer: Tokenizer) -> Actor:
 def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     """ChatML that also writes the tool calls of earlier messages."""
     file = tmp_path_factory.mktemp("template") / "chat.jinja"
-    macro = "{%- macro calls(message) %}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{% endmacro %}"
-    file.write_text(macro + CHATML_TEMPLATE.replace("(message.content or '')", "(message.content or '') + calls(message)"))
+    calls = "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    macro = "{%- macro calls(message) %}" + calls + "{% endmacro %}"
+    file.write_text(
+        macro + CHATML_TEMPLATE.replace("(message.content or '')", "(message.content or '') + calls(message)")
+    )
     return str(file)
 
 

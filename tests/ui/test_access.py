@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -108,7 +109,10 @@ def test_under_a_prefix_that_a_proxy_strips(open_chat: Open, context: Any, root_
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
-        (ContextLengthError("The input (9 tokens) is too long (8)", param="prompt"), "The input (9 tokens) is too long (8)."),
+        (
+            ContextLengthError("The input (9 tokens) is too long (8)", param="prompt"),
+            "The input (9 tokens) is too long (8).",
+        ),
         (OverloadedError("64 requests wait already (--max-queued-requests)"), "64 requests wait already"),
     ],
 )
@@ -152,8 +156,10 @@ def test_the_page_loads_while_the_engine_starts(open_chat: Open, actor: Actor) -
 
 
 def _engine_of(server: Server) -> int:
-    children = [int(pid) for pid in open(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read().split()]
-    return max(children, key=lambda pid: int(open(f"/proc/{pid}/statm").read().split()[1]))
+    """The child process with the most memory."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return max(map(int, children), key=lambda child: int(Path(f"/proc/{child}/statm").read_text().split()[1]))
 
 
 def test_the_engine_of_a_real_server_dies(embedded_model_server: Server, context: Any) -> None:

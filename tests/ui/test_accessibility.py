@@ -32,7 +32,8 @@ def f(x):
 
 
 def focused(chat: Chat) -> str:
-    return chat.page.evaluate("document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.innerText")
+    names = "document.activeElement.id || document.activeElement.getAttribute('aria-label')"
+    return chat.page.evaluate(f"{names} || document.activeElement.innerText")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -82,13 +83,16 @@ def test_the_page_fits_a_phone(open_chat: Open, context: Any, actor: Actor) -> N
     chat.page.set_viewport_size({"width": 320, "height": 640})
     chat.say("hi")
     assert chat.page.evaluate("document.documentElement.scrollWidth") <= 320
-    assert chat.page.evaluate("document.getElementById('thread').scrollWidth <= document.getElementById('thread').clientWidth")
+    assert chat.page.evaluate(
+        "document.getElementById('thread').scrollWidth <= document.getElementById('thread').clientWidth"
+    )
     box = chat.page.locator("#prompt").bounding_box()
     assert box["x"] >= 0
     assert box["y"] + box["height"] <= 640
     small = chat.page.evaluate(
-        "[...document.querySelectorAll('button')].filter((each) => each.checkVisibility() && each.getBoundingClientRect().height > 0"
-        " && each.getBoundingClientRect().height < 24).map((each) => each.outerHTML)"
+        "[...document.querySelectorAll('button')].map((each) => [each.getBoundingClientRect().height, each])"
+        ".filter(([height, each]) => each.checkVisibility() && height > 0 && height < 24)"
+        ".map(([, each]) => each.outerHTML)"
     )
     assert small == [], "targets under 24 pixels"
 
@@ -145,8 +149,9 @@ def test_keys_alone_do_everything(chat: Chat, actor: Actor) -> None:
 def test_a_screen_reader_hears_sentences_not_tokens(chat: Chat, actor: Actor) -> None:
     page = chat.page
     page.evaluate(
-        "window.heard = []; new MutationObserver(() => heard.push(document.getElementById('announcer').textContent))"
-        ".observe(document.getElementById('announcer'), {childList: true, characterData: true, subtree: true}); undefined"
+        "window.heard = []; const region = document.getElementById('announcer');"
+        "new MutationObserver(() => heard.push(region.textContent))"
+        ".observe(region, {childList: true, characterData: true, subtree: true}); undefined"
     )
     actor.reply, actor.delay = "This is one sentence. " * 40, 0.01
     chat.say("talk")
@@ -165,7 +170,8 @@ def test_motion_is_reduced_and_the_theme_is_kept(chat: Chat) -> None:
     page = chat.page
     page.emulate_media(reduced_motion="reduce", color_scheme="light")
     longest = page.evaluate(
-        "Math.max(...[...document.querySelectorAll('*')].map((each) => parseFloat(getComputedStyle(each).transitionDuration)))"
+        "Math.max(...[...document.querySelectorAll('*')].map((each) => getComputedStyle(each))"
+        ".map(({ transitionDuration }) => parseFloat(transitionDuration)))"
     )
     assert longest == 0
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -24,7 +24,9 @@ def test_a_whole_conversation_with_the_embedded_model(embedded_model_server: Ser
     chat.say("Tell me a short story about a fox.", waits=False)
     chat.wait_answered()
     chat.act("retry")
-    chat.wait("document.querySelectorAll('article.assistant')[1]?.querySelector('.branch-place')?.innerText.endsWith('2/2')")
+    chat.wait(
+        "document.querySelectorAll('article.assistant')[1]?.querySelector('.branch-place')?.innerText.endsWith('2/2')"
+    )
     chat.wait_answered()
     chat.act("timeline")
     page.wait_for_selector(".timeline")
@@ -168,7 +170,8 @@ def test_thoughts_are_folded_and_tools_are_answered(chat: Chat, actor: Actor) ->
     assert "Not valid JSON" in page.locator("#dialog").inner_text()
     page.fill("[name=tools]", '[{"name": "get_weather", "parameters": {"type": "object"}}]')
     page.keyboard.press("Escape")
-    actor.reply = '<think>\nI ask.\n</think>\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Vicenza"}}\n</tool_call>'
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Vicenza"}}\n</tool_call>'
+    actor.reply = f"<think>\nI ask.\n</think>\n{call}"
     chat.say("Weather?")
     assert not page.locator(".thinking-text").is_visible()
     page.click(".thinking summary")
@@ -183,7 +186,9 @@ def test_thoughts_are_folded_and_tools_are_answered(chat: Chat, actor: Actor) ->
 
 def test_text_files_go_into_the_prompt_and_others_are_refused(chat: Chat, actor: Actor) -> None:
     page = chat.page
-    page.set_input_files("#files", [{"name": "notes.md", "mimeType": "text/markdown", "buffer": b"the ```secret``` is 42"}])
+    page.set_input_files(
+        "#files", [{"name": "notes.md", "mimeType": "text/markdown", "buffer": b"the ```secret``` is 42"}]
+    )
     page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG"}])
     page.wait_for_selector(".notice")
     assert "takes only text" in page.locator(".notice").inner_text()

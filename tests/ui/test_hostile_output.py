@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.ui.browser import Chat
-from tests.ui.conftest import Actor
+from tests.ui.conftest import Actor, Open
 from tests.ui.corpus import CORPUS, LINKS, MATHS
 
 pytestmark = pytest.mark.browser
@@ -80,7 +80,9 @@ def test_formulas_are_mathml_without_links_or_foreign_elements(chat: Chat, actor
         " || each.id || each.getAttribute('href')).map((each) => each.outerHTML)"
     )
     assert inside == []
-    size = chat.page.evaluate("document.getElementById('messages').scrollWidth - document.getElementById('thread').clientWidth")
+    size = chat.page.evaluate(
+        "document.getElementById('messages').scrollWidth - document.getElementById('thread').clientWidth"
+    )
     assert size <= 0, "a formula makes the page wider"
     chat.check_harmless()
 
@@ -107,7 +109,12 @@ def test_tool_calls_and_thoughts_are_text_too(chat: Chat, actor: Actor) -> None:
 
 def test_a_huge_answer_leaves_the_page_alive(chat: Chat, actor: Actor) -> None:
     """A paragraph, a block of code, a list and a table that never end."""
-    for text in ("word " * 12_000, "```js\n" + "/* x = 'y'; " * 4_000, "- item\n" * 4_000, "|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000):
+    for text in (
+        "word " * 12_000,
+        "```js\n" + "/* x = 'y'; " * 4_000,
+        "- item\n" * 4_000,
+        "|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000,
+    ):
         actor.reply = text
         begun = time.monotonic()
         chat.say("more", waits=False)
@@ -119,10 +126,22 @@ def test_a_huge_answer_leaves_the_page_alive(chat: Chat, actor: Actor) -> None:
 
 def test_what_is_imported_is_hostile_too(chat: Chat, actor: Actor) -> None:
     evil = "<img src=x onerror=alert(90)>"
-    message = {"id": "<b>", "parent": None, "role": "assistant", "content": evil, "thinking": evil, "model": evil, "finish": evil,
-               "calls": [{"id": evil, "name": evil, "arguments": evil}], "error": {"message": evil}, "usage": {"completion_tokens": 1},
-               "files": [{"name": evil, "type": "image/png", "url": "javascript:alert(91)"}, {"name": evil, "text": evil}],
-               "explanation": {"summary": evil}, "tokens": [[evil, 0, []]], "requestId": "../../flush_cache"}  # fmt: skip
+    message = {
+        "id": "<b>",
+        "parent": None,
+        "role": "assistant",
+        "content": evil,
+        "thinking": evil,
+        "model": evil,
+        "finish": evil,
+        "calls": [{"id": evil, "name": evil, "arguments": evil}],
+        "error": {"message": evil},
+        "usage": {"completion_tokens": 1},
+        "files": [{"name": evil, "type": "image/png", "url": "javascript:alert(91)"}, {"name": evil, "text": evil}],
+        "explanation": {"summary": evil},
+        "tokens": [[evil, 0, []]],
+        "requestId": "../../flush_cache",
+    }
     conversations = [{"title": evil, "messages": [message], "settings": {"__proto__": {"x": 1}, "system": evil}}]
     chat.page.click("#open-settings")
     with chat.page.expect_file_chooser() as chooser:
@@ -133,4 +152,25 @@ def test_what_is_imported_is_hostile_too(chat: Chat, actor: Actor) -> None:
     chat.act("timeline")
     chat.page.wait_for_selector(".notice")
     assert not [each for each in chat.addresses if each.endswith("flush_cache")]
+    chat.check_harmless()
+
+
+@pytest.mark.smoke
+def test_a_conversation_and_the_whole_corpus_in_a_minute(open_chat: Open, actor: Actor) -> None:
+    """What CI runs of this folder: the key is asked, an answer streams, is stopped and had again; nothing runs."""
+    chat = open_chat(api_key="secret")
+    chat.page.wait_for_selector("#dialog[open]")
+    chat.page.keyboard.type("secret")
+    chat.page.keyboard.press("Enter")
+    chat.wait_ready()
+    actor.reply, actor.delay = "word " * 2000, 0.005
+    chat.say("talk", waits=False)
+    chat.wait("document.querySelector('.streaming .content')?.innerText.length > 20")
+    chat.page.keyboard.press("Escape")
+    chat.wait_answered()
+    actor.reply, actor.delay = "# Title\n\n" + "\n\n".join(CORPUS), 0.0
+    chat.act("retry")
+    chat.page.wait_for_selector("article.assistant h3")
+    chat.wait_answered()
+    assert chat.axe() == []
     chat.check_harmless()
