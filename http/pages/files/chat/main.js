@@ -301,9 +301,7 @@ class ChatPage {
     try {
       if (file.size > MAX_IMPORT) throw new ImportError("The file has more than 256 MB.");
       const number = await this.conversations.importText(await file.text());
-      this.thread.clear();
-      this.show();
-      this.thread.toEnd();
+      await this.open(this.conversations.current.id);
       if (number) this.announcer.say(`${number} conversations imported.`);
     } catch (error) {
       if (!(error instanceof ImportError)) throw error;
