@@ -34,7 +34,8 @@ class ControlCalls:
             EngineDeadError: the engine failed, or gave no answer in time.
         """
         call_id = next(self._ids)
-        reply = self._waiting[call_id] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
+        self._waiting[call_id] = reply
         self._send(message(call_id))
         try:
             # Before Python 3.12, asyncio.wait_for drops a cancellation that comes with the answer.
