@@ -129,8 +129,8 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("source", ["grafana.json", "alerts.yaml"])
 def test_queries_are_promql(source: str) -> None:
-    """With a parser of PromQL, which `scripts/ui` installs."""
-    parser = pytest.importorskip("promql_parser", reason="needs promql-parser (scripts/ui installs it)")
+    """With a parser of PromQL: see `make deploy-check`."""
+    parser = pytest.importorskip("promql_parser", reason="needs promql-parser (make deploy-check)")
     found = [rule["expr"] for rule in rules()] if source == "alerts.yaml" else list(queries())
     for query in found:
         parser.parse(query.replace("$__rate_interval", "5m"))
