@@ -53,7 +53,7 @@ def test_exit_codes_of_pull(
 ) -> None:
     assert main(["pull", "org/modle"]) == 2
     assert f"{hub.url} has no such repository" in capsys.readouterr().err
-    room = namedtuple("Room", "total used free")
+    room = namedtuple("room", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room(9, 0, 1000))
     assert main(["pull", "org/model"]) == 2
     assert f"error: {tmp_path / 'cache'} has room for 1.0 kB, and " in capsys.readouterr().err
