@@ -37,7 +37,7 @@ COMMAND_FAULTS = (
         "palladio/http_client.py",
         "            if connection is not None:\n                connection[1].close()",
         "            if connection is not None:\n                self._idle.append(connection)",
-        CHAT,
+        LOAD,
     ),
     Fault(
         "a stale connection fails a request",
