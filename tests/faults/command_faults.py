@@ -89,6 +89,13 @@ COMMAND_FAULTS = (
         HUB,
     ),
     Fault(
+        "a download goes on when nobody waits for it",
+        "runtime/text/hub_download.py",
+        "if stop.wait(_INTERVAL):",
+        "if stop.wait(_INTERVAL) and not blobs:",
+        HUB,
+    ),
+    Fault(
         "offline, the hub is said to have failed",
         "runtime/text/hub.py",
         "    if is_offline():\n",
