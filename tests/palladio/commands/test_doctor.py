@@ -58,9 +58,9 @@ def test_devices(
 
 def test_a_device_that_somebody_holds_does_not_hang_it() -> None:
     start = time.monotonic()
-    found = probe_devices([sys.executable, "-c", "import time; time.sleep(600)"], os.environ, 0.3)
+    found = probe_devices([sys.executable, "-c", "import time; time.sleep(20)"], os.environ, 0.3)
     assert found == {"error": "no answer within 0.3 s: another process may hold the device"}
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 15
     said = probe_devices([sys.executable, "-c", "print('noise'); print('{\"devices\": []}')"], os.environ, 60)
     assert said == {"devices": []}
     broken = probe_devices([sys.executable, "-c", "raise SystemExit('no module named jax')"], os.environ, 60)

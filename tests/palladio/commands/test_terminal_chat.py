@@ -113,6 +113,18 @@ def test_run_starts_a_server_and_ends_it(terminal: Terminal) -> None:
     assert not Path(f"/proc/{server}").exists()
 
 
+def test_a_server_that_dies_ends_the_chat_with_words(terminal: Terminal) -> None:
+    terminal.start("run", "--context-length=512", "--max-running-requests=1")
+    terminal.wait("Chat with", 300)
+    (server,) = _servers(terminal)
+    os.kill(server, signal.SIGKILL)
+    terminal.type("Hello", "Enter")
+    shown = terminal.wait("ended with 1", 60)
+    assert "does not answer" in shown
+    assert "error: the server ended" in shown
+    assert "Traceback" not in shown
+
+
 def test_a_run_that_is_killed_leaves_no_server(terminal: Terminal) -> None:
     terminal.start("run", "--context-length=512", "--max-running-requests=1")
     terminal.wait("Chat with", 300)
