@@ -4,6 +4,7 @@
 """
 
 from tests.faults.dashboard_faults import DASHBOARD_FAULTS
+from tests.faults.command_faults import COMMAND_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
@@ -398,4 +399,5 @@ FAULTS = (
     *DASHBOARD_FAULTS,
     *ROUTER_FAULTS,
     *TIMELINE_FAULTS,
+    *COMMAND_FAULTS,
 )

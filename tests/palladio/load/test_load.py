@@ -73,6 +73,16 @@ async def test_connections_are_used_again_and_renewed(server: FakeServer) -> Non
             raise ValueError("while it is read")
 
 
+async def test_leaving_an_answer_closes_its_connection(server: FakeServer) -> None:
+    """By that the server knows that nobody listens."""
+    server.deltas, server.delay = [{"content": "x"}] * 2000, 0.001
+    async with HttpClient(server.url) as client:
+        async with client.stream("POST", "completions", {}) as response:
+            assert await anext(response.events())
+        assert await asyncio.to_thread(server.left.wait, 10)
+        assert (await client.ask("GET", "models"))[0] == 200
+
+
 async def test_concurrency_is_kept_and_rates_come_at_random(server: FakeServer) -> None:
     target, asks, seen = Target(server.url, "m"), [Ask("Hi", 2)] * 12, []
     server.delay = 0.003
