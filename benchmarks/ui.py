@@ -97,7 +97,9 @@ def scripted_app() -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(body: dict[str, Any]) -> StreamingResponse:
-        return StreamingResponse(_stream(body.get("max_tokens", 2000), body.get("seed", 500)), media_type="text/event-stream")
+        return StreamingResponse(
+            _stream(body.get("max_tokens", 2000), body.get("seed", 500)), media_type="text/event-stream"
+        )
 
     @app.get("/v1/requests/{name}/explain")
     async def explain(name: str) -> JSONResponse:

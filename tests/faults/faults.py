@@ -3,8 +3,8 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.command_faults import COMMAND_FAULTS
+from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
