@@ -3,12 +3,9 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-from tests.faults.command_faults import COMMAND_FAULTS
-from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
+from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
-from tests.faults.router_faults import ROUTER_FAULTS
-from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -396,8 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
-    *DASHBOARD_FAULTS,
-    *ROUTER_FAULTS,
-    *TIMELINE_FAULTS,
-    *COMMAND_FAULTS,
+    *FEATURE_FAULTS,
 )
