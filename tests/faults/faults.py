@@ -5,6 +5,7 @@
 
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.page_faults import PAGE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -392,4 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
+    *PAGE_FAULTS,
 )
