@@ -28,6 +28,8 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/radix_cache.py:at": NODE,
     "runtime/scheduling/radix_cache.py:node": NODE,
     "runtime/scheduling/radix_node.py:self.parent": NODE,
+    "runtime/scheduling/tree_events.py:node": NODE,
+    "runtime/scheduling/tree_events.py:root": NODE,
     "runtime/scheduling/tree_snapshots.py:node": NODE,
     "runtime/grammar/compiler.py:compilation": COMPILATION,
     "runtime/telemetry/profiler.py:profile": PROFILE,

@@ -31,7 +31,7 @@ TOGETHER = {
                 *("core/test_drafts.py", "core/test_input_embeds.py", "core/test_prefix_cache.py"),
                 *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/test_observers.py"),
                 *("execution/test_device_state.py", "execution/test_out_of_memory.py", "grammar/test_compiler.py"),
-                "interface/test_request_trace.py",
+                *("core/test_kv_events.py", "interface/test_request_trace.py"),
                 *("scheduling/test_grammar_queue.py", "scheduling/test_preemption.py", "telemetry/test_profiler.py"),
             ),
         ),

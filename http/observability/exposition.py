@@ -201,6 +201,13 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
     Metric("counter", "palladio:draft_tokens", "Room for drafts", _per_rank(lambda part: part.num_draft_tokens)),
     Metric("counter", "palladio:prefill_tokens", "Computed prompt tokens", _per_rank(lambda p: p.num_prefill_tokens)),
     Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
+    Metric("counter", "palladio:kv_event_batches", "Published KV events", _per_rank(lambda p: p.num_event_batches)),
+    Metric(
+        "counter",
+        "palladio:kv_event_drops",
+        "How often a subscriber of KV events fell behind and lost some",
+        _per_rank(lambda part: part.num_event_drops),
+    ),
     Metric(
         "gauge",
         "palladio:cache_enabled",

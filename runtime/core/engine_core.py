@@ -191,6 +191,8 @@ class EngineCore:
         self._grammars.close()
         self._runner.programs.built.cancel()
         self._profiler.close()
+        for events in self._scheduler.events:
+            events.close()
         if self._hosts is not None:
             self._hosts.close(f"host 0 failed: {failure}" if failure else "")
 

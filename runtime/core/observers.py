@@ -108,6 +108,20 @@ class ProfiledSteps(StepObserver):
             self._profiler.step()
 
 
+class PublishedPages(StepObserver):
+    """Publishes what has changed in the prefix cache, a batch a step."""
+
+    def __init__(self, scheduler: DataParallelScheduler) -> None:
+        self._events = scheduler.events
+
+    def after_step(self, is_idle: bool) -> None:
+        for events in self._events:
+            events.send()
+
+    def after_abort(self, request_ids: Sequence[str]) -> None:
+        self.after_step(is_idle=False)
+
+
 # Seconds. The finest are what a well-fed device needs between two programs, the coarsest what a person notices.
 BOUNDS = (0.0, 1e-5, 2e-5, 4e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 1.0)
 

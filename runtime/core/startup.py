@@ -19,6 +19,7 @@ from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
+from palladio.runtime.core.kv_events import open_events
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.sizing import EngineLimits
@@ -207,6 +208,7 @@ def build_scheduler(
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
     options = config.scheduler
+    low_values_first = options.schedule_low_priority_values_first
     by_priority = options.schedule_policy == "priority"
     scheduler_limits = SchedulerLimits(
         max_running=limits.max_running,
@@ -217,24 +219,21 @@ def build_scheduler(
         num_decode_steps=options.num_continuous_decode_steps,
         num_drafts=config.speculative.num_drafts,
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
-        low_values_first=options.schedule_low_priority_values_first,
+        low_values_first=low_values_first,
         conservativeness=options.schedule_conservativeness,
     )
     schedulers = []
     share = BatchShare(options.background_slowdown)
-    for _ in range(limits.num_ranks):
+    for events in open_events(config, limits.num_ranks, groups.page_size):
         cache = CacheManager(
             num_pages,
             groups,
             shares_prefixes=shares_prefixes(config, groups, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
+            events=events,
         )
         waiting = WaitingQueue.create(
-            options.schedule_policy,
-            cache.tree,
-            groups.page_size,
-            low_values_first=options.schedule_low_priority_values_first,
-            seed=seed,
+            options.schedule_policy, cache.tree, groups.page_size, low_values_first=low_values_first, seed=seed
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
     num_tokens = schedulers[0].cache.num_total_tokens

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from palladio.runtime.core.observers import (
     DeviceIdle,
     ProfiledSteps,
+    PublishedPages,
     RecompileCounter,
     StepObserver,
     TimelineRecorder,
@@ -41,6 +42,7 @@ def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler
         ProfiledSteps(profiler),
         TimelineRecorder(parts.scheduler),
         RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+        *([PublishedPages(parts.scheduler)] if parts.scheduler.events else []),
     )
 
 

@@ -14,6 +14,7 @@ from palladio.model.quantization_flag import QuantizationFlag
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.field_checks import check_fields, check_positive
 from palladio.runtime.interface.grammar_config import GrammarConfig
+from palladio.runtime.interface.kv_events_config import KVEventsSettings
 from palladio.runtime.interface.parallel_config import ParallelConfig, check_hosts, check_parts
 from palladio.runtime.interface.speculative_config import SpeculativeConfig, check_speculation
 from palladio.runtime.interface.user_dirs import user_cache_dir
@@ -101,6 +102,9 @@ class CacheConfig:
             that may run.
         state_snapshot_interval: Tokens of a prompt between two such snapshots; a prompt has one at its last full page
             too, and where it departs from an earlier one. Default: the size of a chunk (--chunked-prefill-size).
+        kv_events_config: Publish which prefixes are cached, for routers, over ZeroMQ as vLLM and SGLang do: JSON with
+            their keys (enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic, buffer_steps, hwm,
+            max_queue_size). Whoever reaches the endpoint reads the tokens of all prompts. Default: off.
     """
 
     page_size: int | None = None
@@ -112,6 +116,7 @@ class CacheConfig:
     cache_self_check: float = 0.0
     state_snapshot_bytes: int | None = None
     state_snapshot_interval: int | None = None
+    kv_events_config: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -343,6 +348,9 @@ class EngineConfig:
         if self.source.quantization is not None:
             QuantizationFlag.of(self.source.quantization)
         check_hosts(self.parallel)
+        events = KVEventsSettings.of(cache.kv_events_config, self.parallel.dp_size)
+        if events is not None and cache.disable_radix_cache:
+            raise ConfigError("--kv-events-config tells of the prefix cache: leave --disable-radix-cache out")
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.draft_counts import DraftCounts
+from palladio.runtime.interface.event_counts import EventCounts
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
@@ -176,7 +177,7 @@ class LiveRequest:
 
 
 @dataclasses.dataclass(frozen=True)  # without slots, so that `vars` sums many: asdict copies each number
-class RankStats(SnapshotCounts):
+class RankStats(SnapshotCounts, EventCounts):
     """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
     Attributes:

@@ -5,11 +5,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from palladio.runtime.interface.event_counts import EventCounts
 from palladio.runtime.interface.messages import EngineStats, HistogramData
 from palladio.runtime.interface.snapshot_counts import SnapshotCounts
 
-_OF_SNAPSHOTS = tuple(field.name for field in dataclasses.fields(SnapshotCounts))
-_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens", *_OF_SNAPSHOTS)
+_COUNTS = tuple(field.name for kind in (SnapshotCounts, EventCounts) for field in dataclasses.fields(kind))
+_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens", *_COUNTS)
 
 
 def describe_stats(stats: EngineStats) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.state_snapshots import StateSnapshots
+from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
 
 
@@ -85,6 +86,7 @@ class CacheManager:
     Args:
         shares_prefixes: False: no prefix cache.
         eviction_policy: see --radix-eviction-policy.
+        events: told of the prefix cache's pages; None: nobody is.
 
     Attributes:
         groups: which block tables a request has pages for.
@@ -93,6 +95,7 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
+        events: of the tree's pages, if somebody is told.
         snapshots: of states, which it has where layers keep states; None: it has none.
     """
 
@@ -103,12 +106,16 @@ class CacheManager:
         *,
         shares_prefixes: bool = True,
         eviction_policy: Literal["lru", "lfu"] = "lru",
+        events: TreeEvents | None = None,
     ) -> None:
         self.groups = groups
+        self.events = events
         self.page_size = groups.page_size
         self.num_tables = groups.num_tables
         self.allocator = PageAllocator(num_pages)
-        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all, snapshots=groups.snapshots)
+        self.tree = RadixCache(
+            eviction_policy, groups.windows, keeps_all=groups.keeps_all, snapshots=groups.snapshots, events=events
+        )
         self.snapshots: StateSnapshots | None = None
         if self.tree.snapshots is not None:
             self.snapshots = StateSnapshots(self.tree, self.tree.snapshots, groups.page_size, self._keys)
@@ -154,6 +161,7 @@ class CacheManager:
             num_hit_tokens=self._num_hit_tokens,
             num_evicted_tokens=self._tokens(self._num_evicted_pages),
             **({} if self.tree.snapshots is None else vars(self.tree.snapshots.counts())),
+            **({} if self.events is None else vars(self.events.counts())),
         )
 
     def find_prefix(self, request: Request) -> Prefix:

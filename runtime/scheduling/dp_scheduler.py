@@ -21,6 +21,7 @@ from palladio.runtime.scheduling.page_map import map_pages
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.waiting_queue import WINDOW
 
 
@@ -126,6 +127,11 @@ class DataParallelScheduler:
         """Drops cached prefixes that no request uses."""
         for scheduler in self.schedulers:
             scheduler.cache.flush()
+
+    @property
+    def events(self) -> list[TreeEvents]:
+        """Of each rank, if somebody is told of cached pages."""
+        return [scheduler.cache.events for scheduler in self.schedulers if scheduler.cache.events is not None]
 
     def schedule(self) -> ScheduledStep | None:
         """Plans the next step; None when nothing can run (yet)."""

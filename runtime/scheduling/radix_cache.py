@@ -23,14 +23,14 @@ What holds at all times (`check_integrity` states it as code):
 Page numbers are all it knows of the device. Not for use by several threads.
 """
 
-import collections
 import heapq
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, media_keys, num_common
+from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, count_locks, media_keys, num_common
+from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.tree_windows import TreeWindows
 from palladio.runtime.scheduling.window_pages import SnapshotSlots, WindowGroup, WindowPage
@@ -52,6 +52,7 @@ class RadixCache:
         windows: the windowed groups.
         keeps_all: whether there are layers without a window.
         snapshots: where copies of states are; None: no layer keeps states.
+        events: told of pages that come and go; None: nobody is.
 
     Attributes:
         windows: pages of the windowed groups.
@@ -65,9 +66,11 @@ class RadixCache:
         *,
         keeps_all: bool = True,
         snapshots: SnapshotSlots | None = None,
+        events: TreeEvents | None = None,
     ) -> None:
         self.windows = TreeWindows(windows)
         self.snapshots = None if snapshots is None else TreeSnapshots(snapshots)
+        self._events = events
         self._num_kept = 0  # pages of nodes, those of windowed groups not counted
         self._num_unlocked = 0  # of these
         self._weight = int(keeps_all)  # pages that a node has for each key, beside those of windowed groups
@@ -97,6 +100,8 @@ class RadixCache:
         """Where the sequences of a namespace begin."""
         if (root := self._roots.get(namespace)) is None:
             root = self._roots[namespace] = RadixNode([], [], None)
+            if self._events is not None:
+                self._events.plant(root, namespace)
         return root
 
     def match(self, keys: Sequence[PageKey], namespace: str | None) -> tuple[RadixNode, list[int]]:
@@ -220,6 +225,8 @@ class RadixCache:
         evicted = self.evict(self.num_evictable)
         while self._leaves:  # of holes only
             self._cut_end(self._coldest_leaf(), 1)
+        if self._events is not None and not self._filled_roots:
+            self._events.clear()
         return evicted
 
     def pages(self) -> Iterator[int]:
@@ -244,18 +251,10 @@ class RadixCache:
             AssertionError: it does not hold.
         """
         nodes = set(self.nodes())
-        locks: collections.Counter[RadixNode] = collections.Counter()
-        for holder in locked:
-            at = holder
-            while at.parent is not None:
-                assert at in nodes, "a locked node is not in the tree"
-                locks[at] += 1
-                at = at.parent
+        locks = count_locks(locked)
+        assert locks.keys() <= nodes, "a locked node is not in the tree"
         for node in nodes:
-            assert node.parent is not None
-            assert len(node.keys) == len(node.pages) > 0, "a node's keys and pages differ in number, or it is empty"
-            assert node.parent.children.get(node.keys[0]) is node, "a child is not keyed by its first page"
-            assert node.lock_count == locks[node], f"{node.lock_count} locks counted, {locks[node]} held"
+            node.check_integrity(locks[node])
         for root in self._roots.values():
             assert not [*root.keys, *root.pages], "a root has pages"
             assert bool(root.children) == (root in self._filled_roots), "a tree is lost, or an empty one kept"
@@ -263,8 +262,7 @@ class RadixCache:
         pages = list(self.pages())
         assert len(set(pages)) == len(pages) == self.num_pages, "a page is in the tree twice, or is not counted"
         assert self._num_kept == self._weight * sum(len(node.pages) for node in nodes)
-        unlocked = sum(len(node.pages) for node in nodes if node.lock_count == 0)
-        assert self._num_unlocked == self._weight * unlocked
+        assert self._num_unlocked == self._weight * sum(len(node.pages) for node in nodes if node.lock_count == 0)
         self.windows.check_integrity(nodes, held)
         if self.snapshots is not None:
             self.snapshots.check_integrity(nodes, taken)
@@ -299,6 +297,8 @@ class RadixCache:
         self._num_unlocked -= self._weight * (len(leaf.keys) - kept)
         if kept == 0:
             self._remove(leaf)
+        if self._events is not None:
+            self._events.remove(leaf, kept)
         del leaf.keys[kept:], leaf.pages[kept:]
         for places in leaf.windows:
             del places[kept:]
@@ -308,16 +308,12 @@ class RadixCache:
     def _path(node: RadixNode, keys: Sequence[PageKey]) -> Path:
         path: Path = []
         start = 0
-        while start < len(keys):
-            child = node.children.get(keys[start])
-            if child is None:
-                break
+        while start < len(keys) and (child := node.children.get(keys[start])) is not None:
             count = num_common(child.keys, keys[start : start + len(child.keys)])
             path.append((child, count))
             if count < len(child.keys):
                 break
-            start += count
-            node = child
+            start, node = start + count, child
         return path
 
     def _split_end(self, path: Path, start: RadixNode) -> RadixNode:
@@ -341,12 +337,15 @@ class RadixCache:
             for own, places in zip(node.windows, windows, strict=True):
                 own.extend(places)
             node.last_used = self._clock
-            return node
-        child = RadixNode(list(keys), list(pages), node, lock_count=1, last_used=self._clock, windows=tuple(windows))
-        node.children[keys[0]] = child
-        if node.parent is None:
-            self._filled_roots.add(node)
-        return child
+        else:
+            parent, node = node, RadixNode(list(keys), list(pages), node, lock_count=1, last_used=self._clock)
+            node.windows = tuple(windows)
+            parent.children[keys[0]] = node
+            if parent.parent is None:
+                self._filled_roots.add(parent)
+        if self._events is not None:
+            self._events.store(node, len(keys))
+        return node
 
     def _add_lock(self, node: RadixNode) -> None:
         if node.lock_count == 0:

@@ -1,5 +1,6 @@
 """RadixNode: what the prefix tree is made of."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -35,6 +36,7 @@ class RadixNode:
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
         snapshot: slot of the states behind its last page; 0: none is kept. See tree_snapshots.
+        hashes: of its pages, or a root's one of its namespace; None: nobody is told of pages. See tree_events.
     """
 
     keys: list[PageKey]
@@ -47,6 +49,7 @@ class RadixNode:
     entry: int = 0
     windows: tuple[list[WindowPage], ...] = ()
     snapshot: int = 0
+    hashes: list[int] | None = None
 
     def path_pages(self) -> list[int]:
         """Pages from the root to the end of the node."""
@@ -69,13 +72,30 @@ class RadixNode:
             num_hits=self.num_hits,
             last_used=self.last_used,
             windows=tuple(places[:count] for places in self.windows),
+            hashes=None if self.hashes is None else self.hashes[:count],
         )
         self.parent.children[front.keys[0]] = front
         self.parent = front
         del self.keys[:count], self.pages[:count]
         for places in self.windows:
             del places[:count]
+        if self.hashes is not None:
+            del self.hashes[:count]
         return front
+
+    def check_integrity(self, num_locks: int) -> None:
+        """
+        Args:
+            num_locks: how many hold it, or a node below it.
+
+        Raises:
+            AssertionError: it is not as RadixCache promises.
+        """
+        assert self.parent is not None
+        assert len(self.keys) == len(self.pages) > 0, "a node's keys and pages differ in number, or it is empty"
+        assert self.hashes is None or len(self.hashes) == len(self.keys), "a node's hashes and keys differ in number"
+        assert self.parent.children.get(self.keys[0]) is self, "a child is not keyed by its first page"
+        assert self.lock_count == num_locks, f"{self.lock_count} locks counted, {num_locks} held"
 
 
 Path = list[tuple[RadixNode, int]]
@@ -87,3 +107,14 @@ def num_common(ours: Sequence[PageKey], theirs: Sequence[PageKey]) -> int:
     if ours == theirs:  # compared in C: the usual case on a long way down
         return len(ours)
     return next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+
+
+def count_locks(locked: Iterable[RadixNode]) -> collections.Counter[RadixNode]:
+    """Of each node below the roots how many hold it, or a node below it. Args: locked: each one once per lock."""
+    locks: collections.Counter[RadixNode] = collections.Counter()
+    for holder in locked:
+        at = holder
+        while at.parent is not None:
+            locks[at] += 1
+            at = at.parent
+    return locks

@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 _LOAD, _RENDER = ("tests/http/routes/test_load.py",), ("tests/http/routes/test_render.py",)
+_EVENTS = ("tests/runtime/scheduling/test_tree_events.py",)
 
 ROUTER_FAULTS = (
     Fault(
@@ -46,5 +47,40 @@ ROUTER_FAULTS = (
         "one(lambda stats: stats.total.num_running)",
         "one(lambda stats: stats.ranks[0].num_running)",
         ("tests/http/observability/test_metrics.py",),
+    ),
+    Fault(
+        "routers are not told of the pages that are evicted",
+        "runtime/scheduling/radix_cache.py",
+        "self._events.remove(leaf, kept)",
+        "self._events.remove(leaf, len(leaf.keys))",
+        _EVENTS,
+    ),
+    Fault(
+        "routers believe in a cache that was flushed",
+        "runtime/scheduling/radix_cache.py",
+        "self._events is not None and not self._filled_roots",
+        "self._events is not None and self._filled_roots",
+        _EVENTS,
+    ),
+    Fault(
+        "cached pages of salted prompts are told as those of others",
+        "runtime/scheduling/tree_events.py",
+        "if begins and before != _NO_NAMESPACE:",
+        "if not begins and before != _NO_NAMESPACE:",
+        _EVENTS,
+    ),
+    Fault(
+        "batches that were dropped cannot be replayed",
+        "runtime/process/event_publisher.py",
+        "if number >= first:",
+        "if number > first:",
+        ("tests/runtime/process/test_event_publisher.py",),
+    ),
+    Fault(
+        "a slow subscriber's lost batches are lost to all",
+        "runtime/process/event_publisher.py",
+        "self._events.setsockopt(zmq.XPUB_NODROP, 0)",
+        "self._events.setsockopt(zmq.XPUB_NODROP, 0)\n            return",
+        ("tests/runtime/process/test_event_publisher.py",),
     ),
 )

@@ -112,6 +112,8 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
         num_snapshots=3,
         num_snapshot_hits=4,
         num_evicted_snapshots=2,
+        num_event_batches=9,
+        num_event_drops=2,
     )
     idle = RankStats(0, 0, 0, 10240, 44.4, 0.5, 0, 2, 32, 0, 0, 16)
     engine.ranks = [busy, idle]
@@ -142,6 +144,8 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
         "palladio:accepted_drafts_total": [6, 0],
         "palladio:prefill_tokens_total": [60, 0],
         "palladio:snapshots_held": [3, 0],
+        "palladio:kv_event_batches_total": [9, 0],
+        "palladio:kv_event_drops_total": [2, 0],
         "palladio:snapshot_hits_total": [4, 0],
         "palladio:evicted_snapshots_total": [2, 0],
         "sglang:max_total_num_tokens": [10240, 10240],
@@ -154,7 +158,7 @@ def test_data_parallel_ranks(http: httpx.Client, engine: FakeEngine, monkeypatch
     labelled = {
         name for name, *labels in scrape.samples if any(label == "dp_rank" and value for label, value in labels)
     }
-    assert len(labelled) == 21, "nothing else is a group's"
+    assert len(labelled) == 23, "nothing else is a group's"
     groups = http.get("/server_info").json()["internal_states"][0]["groups"]
     assert groups == [
         dataclasses.asdict(busy) | {"cache_hit_rate": 0.25},

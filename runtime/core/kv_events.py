@@ -1,0 +1,26 @@
+"""The publishers of what the prefix caches tell."""
+
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.kv_events_config import KVEventsSettings
+from palladio.runtime.process.event_publisher import EventPublisher
+from palladio.runtime.scheduling.tree_events import TreeEvents
+
+
+def open_events(config: EngineConfig, num_ranks: int, page_size: int) -> list[TreeEvents | None]:
+    """What each data-parallel rank's cache tells of its pages: published as --kv-events-config says; None: nothing.
+
+    Raises:
+        ConfigError: an endpoint cannot be used.
+    """
+    settings = KVEventsSettings.of(config.cache.kv_events_config, num_ranks)
+    if settings is None:
+        return [None] * num_ranks
+    publishers: list[EventPublisher] = []
+    try:
+        publishers.extend(EventPublisher(settings, rank) for rank in range(num_ranks))
+    except ConfigError:
+        for publisher in publishers:
+            publisher.close()
+        raise
+    return [TreeEvents(page_size, one.publish, one.counts, one.close) for one in publishers]
