@@ -176,11 +176,12 @@ class ExecutionConfig:
     Attributes:
         device: Platform to run on. auto: the first one that jax finds. cuda and gpu are the same.
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
-            GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
-            implementation. reference: plain jnp, for tests.
-        cpu_products: How a CPU multiplies one or a few rows with bfloat16 weights. native: a small C++ library of ours,
-            compiled at the first start and kept beside the compilation cache; about twice as fast. xla: the XLA
-            compiler's own product. auto: native where a C++ compiler is on PATH, else xla; the log says which.
+            GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
+            --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
+        cpu_kernels: Kernels of a CPU for decode attention, and for products of a few rows with 16-bit or 8-bit weights.
+            native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
+            own operations. auto: native for models of hidden size 512 or more and for 8-bit weights, where a C++
+            compiler is on PATH; else xla. The log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -204,8 +205,8 @@ class ExecutionConfig:
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
-    attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
-    cpu_products: Literal["auto", "native", "xla"] = "auto"
+    attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "cpu_native", "xla", "reference"] = "auto"
+    cpu_kernels: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
