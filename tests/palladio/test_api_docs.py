@@ -1,4 +1,4 @@
-"""docs/api.md says of the HTTP API what the code does: its tables are compared with the models, tables and answers."""
+"""docs/api.md and docs/api/ say of the HTTP API what the code does: tables are compared with models and answers."""
 
 import ast
 import dataclasses
@@ -79,7 +79,8 @@ from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "docs" / "api.md", *sorted((ROOT / "docs" / "api").glob("*.md")))
+PAGE = "\n\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 OPAQUE = {"logprobs", "prompt_logprobs"}  # described in words
 
 
