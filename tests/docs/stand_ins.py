@@ -1,0 +1,85 @@
+"""Tiny checkpoints in place of the models that pages name, and tiny files in place of theirs."""
+
+import json
+import re
+from pathlib import Path
+
+import trustme
+from tokenizers import Tokenizer
+
+from tests.model.format_cases import checkpoint
+from tests.model.gguf_files import as_gguf
+from tests.runtime.core.test_classifier_engine import classifier
+from tests.runtime.text.test_gguf_tokenizer import metadata
+from tests.tiny_model import make_checkpoint
+from tests.tiny_tokenizer import build_tiny_tokenizer
+
+# What a page calls a model → the family that stands in for it. The first that is found in the name counts.
+FAMILIES = {
+    "30b-a3b": "qwen3_moe",
+    "mixtral": "mixtral",
+    "deepseek": "deepseek_v3",
+    "gpt-oss": "gpt_oss",
+    "phi-4-mini": "phi4_mini",
+    "llama": "llama3",
+    "qwen2.5": "qwen2",
+    "": "qwen3",
+}
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+FOLDERS = ("DIR", "OUT", "/checkpoints", "/tmp/tables")
+DEVICES = 16
+
+
+def model(name: str, folder: Path) -> Path:
+    """A checkpoint with a tokenizer for a model's name on a page; the same one for the same name."""
+    path = folder / "models" / re.sub(r"\W+", "-", name.removeprefix("/").lower())
+    if name.endswith("-orbax") or path.exists():
+        return path
+    if "skywork" in name.lower():
+        return build_tiny_tokenizer(classifier(path, id2label={"0": "score"}), 384)
+    if "awq" in name:
+        return build_tiny_tokenizer(checkpoint(path, "awq"), 384)
+    if name.endswith(".gguf"):
+        sizes = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+        make_checkpoint(path, "qwen3", num_hidden_layers=1, head_dim=64, **sizes)
+        tokenizer = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2", eos_token_id=2)
+        del tokenizer["general.architecture"]
+        return as_gguf(path, "qwen3", lambda name: "Q6_K" if "down" in name else "Q4_K", tokenizer)
+    family = next(family for part, family in FAMILIES.items() if part in name.lower())
+    build_tiny_tokenizer(make_checkpoint(path, family, max_position_embeddings=8192), 382)
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer.add_tokens(["yes", "no"])  # what rerankers answer
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def files(folder: Path) -> None:
+    """What commands of the pages read, besides models, in a folder."""
+    (folder / "keys.txt").write_text("anna:key-of-anna\n")
+    (folder / "FILE").write_text("A text of some words, again and again. " * 30)
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    for index, part in enumerate(certificate.cert_chain_pems):
+        part.write_to_path(folder / "cert.pem", append=index > 0)
+    config = model("/models/llama-3.1-8b", folder) / "config.json"
+    (folder / "config.json").write_text(json.dumps(json.loads(config.read_text())))
+
+
+def run_here(words: list[str], folder: Path) -> list[str]:
+    """A command's words with stand-ins for its models and folders; a server listens on 127.0.0.1."""
+    command, *rest = words
+    taken = []
+    for index, word in enumerate(rest):
+        before = rest[index - 1] if index else ""
+        is_model = before in ("--model-path", "--model") or (index == 0 and command in ("serve", "convert"))
+        if word in FOLDERS and before != "--model-path":
+            (folder / "out").mkdir(exist_ok=True)
+            taken.append(str(folder / "out" / Path(word).name))
+            (folder / "out" / "checkpoints").mkdir(exist_ok=True)
+        elif word.endswith(("-orbax", "config.json")):
+            taken.append(str(model(word, folder)) if "orbax" in word else str(folder / word))
+        elif is_model and not word.startswith("-"):
+            taken.append(str(model(word, folder)))
+        else:
+            taken.append("127.0.0.1" if before == "--host" else word)
+    return [command, *taken]
