@@ -99,57 +99,6 @@ def test_example_of_embeddings_with_a_server(run_here: Callable[..., str], tmp_p
         assert run_here("embeddings.py", "--base-url", url).startswith("3 vectors of 8 numbers\n1.000 ")
 
 
-FIRST_PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_first_request_of_the_readme(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    (page,) = re.findall(r"^## The first request\n(.*?)^## ", FIRST_PAGE, re.MULTILINE | re.DOTALL)
-    shell, python = re.findall(r"^```(?:bash|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert shell.count("http://127.0.0.1:30000") == python.count("http://127.0.0.1:30000") == 1
-    answer = run("bash", "-c", shell.replace("http://127.0.0.1:30000", server.url))
-    assert json.loads(answer)["choices"][0]["message"]["content"]
-    exec(python.replace("http://127.0.0.1:30000", server.url), {})
-    assert capsys.readouterr().out.strip()
-
-
-SDK_PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^## (.+?)$.*?```python\n(.+?)```", SDK_PAGE, re.MULTILINE | re.DOTALL))
-PRINTED = {  # what each block of docs/clients.md prints, as a regular expression
-    "Stream an answer": r".*Paris.*",
-    "Get JSON": r"\{'city': '.*', 'is_capital': (True|False)\}\n",
-    "Call tools": r"get_weather \{'city': '.*'\}\n",
-    "Make embeddings": r"2 vectors of 8 numbers\n",
-    "Use Anthropic's SDK": r".*Paris.*\n",
-    "Set what SDKs do not know": r"\d{3}\n",
-}
-
-
-@pytest.mark.parametrize("title", PRINTED)
-def test_blocks_of_the_page_for_sdks(
-    server: Server, title: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert BLOCKS.keys() == PRINTED.keys()
-    code = BLOCKS[title]
-    assert code.count("http://127.0.0.1:30000") == 1
-    if title == "Make embeddings":
-        engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
-        engine.embedding = EmbeddingSpec(8, "last", normalized=True)
-        with running_server(engine, HttpConfig()) as url:
-            exec(code.replace("http://127.0.0.1:30000", url), {})
-    else:
-        exec(code.replace("http://127.0.0.1:30000", server.url), {})
-    printed = capsys.readouterr().out
-    assert re.fullmatch(PRINTED[title], printed, re.DOTALL), printed
-
-
-@pytest.mark.slow
-def test_offline_block_of_the_readme(environment: None) -> None:
-    (code,) = re.findall(r"^## Generate offline.*?```python\n(.*?)```", FIRST_PAGE, re.MULTILINE | re.DOTALL)
-    assert code.count("/path/to/hf-dir") == 1
-    printed = run(sys.executable, "-c", code.replace("/path/to/hf-dir", str(default_model_path())))
-    assert len(printed.splitlines()) >= 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OFFLINE)
 def test_example_without_a_server(environment: None, name: str) -> None:
