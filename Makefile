@@ -18,9 +18,10 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 DOCS ?= .venv-docs
+EXAMPLES ?= .venv-examples
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance clients lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance clients examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -32,6 +33,7 @@ help:
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
+	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -68,6 +70,9 @@ conformance: $(VENV)/.installed-dev
 clients: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
 
+examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" scripts/examples $(EXAMPLES)/bin/python $(ARGS)
+
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint
 
@@ -102,7 +107,7 @@ aot-compilers: $(VENV)/.installed-dev
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) $(DOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a target is made again only when pyproject.toml has changed.
@@ -120,6 +125,12 @@ $(DOCS)/.installed: pyproject.toml
 	scripts/make-venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(DOCS)/bin/python -m pip install --quiet --group docs
+	touch $@
+
+$(EXAMPLES)/.installed: pyproject.toml
+	scripts/make-venv $(EXAMPLES)
+	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
