@@ -59,7 +59,11 @@ def _fates(axes: Axes) -> None:
     rows = {row["fault"]: row for row in read("cpu-2026-11-21/faults.json")["faults"]}
     names = list(FAULTS)[::-1]
     start = [0] * len(names)
-    for key, color, label in (("finished", BLUE, "finish"), ("error", GREY, "end with an error"), ("lost", RED, "lost: 0")):
+    for key, color, label in (
+        ("finished", BLUE, "finish"),
+        ("error", GREY, "end with an error"),
+        ("lost", RED, "lost: 0"),
+    ):
         counts = [rows[name][key] for name in names]
         bars = axes.barh([FAULTS[name] for name in names], counts, left=start, color=color, label=label)
         axes.bar_label(bars, labels=[str(count) if count else "" for count in counts], label_type="center")
@@ -111,7 +115,12 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=PICTURES, metavar="DIR", help="default: docs/pictures")
     into = parser.parse_args().into
     into.mkdir(parents=True, exist_ok=True)
-    matplotlib.rcParams |= {"svg.hashsalt": "palladio", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"}
+    matplotlib.rcParams |= {
+        "svg.hashsalt": "palladio",
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "font.family": "sans-serif",
+    }
     for name, draw in DRAWN.items():
         draw().savefig(into / name, format="svg", metadata={"Date": None})
         print(into / name)

@@ -25,7 +25,9 @@ def main() -> None:
             print(text, end="", flush=True)
             answer += text
             if chunk.usage is not None:
-                print(f"\n({chunk.usage.prompt_tokens} prompt tokens, {chunk.usage.completion_tokens} completion tokens)")
+                print(
+                    f"\n({chunk.usage.prompt_tokens} prompt tokens, {chunk.usage.completion_tokens} completion tokens)"
+                )
         messages.append({"role": "assistant", "content": answer})
 
 

@@ -65,7 +65,9 @@ def links(text: str) -> list[tuple[str, str]]:
 
 def anchors(text: str) -> set[str]:
     """What a link to a page may name after #."""
-    headings = re.findall(r"^#{1,6} (.+)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#{1,6} (.+)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return {slug(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)) for heading in headings}
 
 
@@ -83,7 +85,9 @@ def problems() -> list[str]:
     known = pages()
     listed = navigation()
     found = [f"mkdocs.yml: {name} is not in the navigation" for name in known if name not in listed]
-    found += [f"mkdocs.yml: {name} is in the navigation, but there is no such page" for name in listed if name not in known]
+    found += [
+        f"mkdocs.yml: {name} is in the navigation, but there is no such page" for name in listed if name not in known
+    ]
     found += [f"mkdocs.yml: {name} is twice in the navigation" for name in {*listed} if listed.count(name) > 1]
     texts = {source: source.read_text(encoding="utf-8") for source in known.values()}
     for source, text in texts.items():

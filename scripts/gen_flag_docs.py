@@ -1,4 +1,4 @@
-"""Writes docs/flags.md, every flag of the launch command, and the tables of docs/migrating/, every flag of other servers.
+"""Writes docs/flags.md, all flags of the launch command, and the tables of docs/migrating/, all flags of other servers.
 
 They are made of the docstrings of the configs and of the flag tables.
 
@@ -24,7 +24,14 @@ SERVERS: Final = ("SGLang", "vLLM", "JetStream")
 SAME: Final = {
     "vLLM": (
         *("model", "skip_tokenizer_init", "load_format", "dtype", "trust_remote_code", "revision", "download_dir"),
-        *("quantization", "kv_cache_dtype", "served_model_name", "tensor_parallel_size", "data_parallel_size", "nnodes"),
+        *(
+            "quantization",
+            "kv_cache_dtype",
+            "served_model_name",
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "nnodes",
+        ),
         *("node_rank", "speculative_config", "host", "port", "root_path", "api_key", "allowed_origins"),
         *("allowed_methods", "allowed_headers", "allow_credentials", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"),
         *("enable_ssl_refresh", "chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),

@@ -25,7 +25,6 @@ FAMILIES = {
     "qwen2.5": "qwen2",
     "": "qwen3",
 }
-WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
 FOLDERS = ("DIR", "OUT", "/checkpoints", "/tmp/tables")
 DEVICES = 16
 
@@ -36,15 +35,15 @@ def model(name: str, folder: Path) -> Path:
     if name.endswith("-orbax") or path.exists():
         return path
     if "skywork" in name.lower():
-        return build_tiny_tokenizer(classifier(path, id2label={"0": "score"}), vocab_size=384)
+        return build_tiny_tokenizer(classifier(path), vocab_size=384)
     if "awq" in name:
         return build_tiny_tokenizer(checkpoint(path, "awq"), vocab_size=384)
     if name.endswith(".gguf"):
         sizes = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
         make_checkpoint(path, "qwen3", num_hidden_layers=1, head_dim=64, **sizes)
-        tokenizer = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2", eos_token_id=2)
-        del tokenizer["general.architecture"]
-        return as_gguf(path, "qwen3", lambda name: "Q6_K" if "down" in name else "Q4_K", tokenizer)
+        described = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2", eos_token_id=2)
+        del described["general.architecture"]
+        return as_gguf(path, "qwen3", lambda name: "Q6_K" if "down" in name else "Q4_K", described)
     family = next(family for part, family in FAMILIES.items() if part in name.lower())
     build_tiny_tokenizer(make_checkpoint(path, family, max_position_embeddings=8192), vocab_size=382)
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import ssl
 import subprocess
 import sys
@@ -35,7 +36,7 @@ COUNTS = {
     NOT_RUN[r"palladio plan .*--compile"]: 1,
     NOT_RUN[r"palladio tune$"]: 1,
 }
-SMALL = "--max-total-tokens 2048 --max-running-requests 8 --chunked-prefill-size 64 --compile lazy"
+SMALL = ["--max-total-tokens", "2048", "--max-running-requests", "8", "--chunked-prefill-size", "64"]
 
 
 def test_every_block_has_a_language() -> None:
@@ -110,30 +111,25 @@ def test_commands_of_palladio(block: Block, tmp_path: Path, monkeypatch: pytest.
         if words[0] == "serve":
             asked(taken)
         else:
-            small = SMALL.split() if words[0] == "compile" else []
+            small = SMALL if words[0] == "compile" else []
             done = subprocess.run(
-                [sys.executable, "-m", "palladio", *taken, *small], capture_output=True, text=True, timeout=280, check=False
+                [sys.executable, "-m", "palladio", *taken, *small],
+                capture_output=True,
+                text=True,
+                timeout=280,
+                check=False,
             )
             assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-            assert done.stdout.strip(), command
+            assert (done.stdout + done.stderr).strip(), command
 
 
 def asked(words: list[str]) -> None:
     """Starts a server and asks it for an answer, an embedding or a class."""
-    given = {word for word in words if word.startswith("--")}
-    small = [word for flag in SMALL.split("--")[1:] if f"--{flag.split()[0]}" not in given for word in f"--{flag}".split()]
-    if "--port" in words:
-        at = words.index("--port")
-        words = words[:at] + words[at + 2 :]
-    if "--max-num-seqs" in given:
-        small = small[:2] + small[4:]
-    if "--compiled-dir" in given:
-        small = SMALL.replace("lazy", "full").split()
-    if not given and len(words) == 1:
-        small = "--compile lazy --max-running-requests 2".split()
-    command = " ".join(["python3", "-m", "palladio", *(quoted(word) for word in (*words, "--host", "127.0.0.1", *small))])
+    compiled = ["--compile", "full" if "--compiled-dir" in words else "lazy"]
+    # A flag that is given twice has its last value.
+    command = shlex.join(["python3", "-m", "palladio", *words, "--host", "127.0.0.1", *SMALL, *compiled])
     process, port = launch_server_cmd(command, host="127.0.0.1")
-    scheme = "https" if "--ssl-certfile" in given else "http"
+    scheme = "https" if "--ssl-certfile" in words else "http"
     try:
         if scheme == "http":
             wait_for_server(f"http://127.0.0.1:{port}", timeout=200, process=process)
@@ -142,10 +138,6 @@ def asked(words: list[str]) -> None:
         assert answer(f"{scheme}://127.0.0.1:{port}", words)
     finally:
         terminate_process(process)
-
-
-def quoted(word: str) -> str:
-    return "'" + word + "'"
 
 
 def wait_with_tls(port: int) -> None:

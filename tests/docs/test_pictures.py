@@ -27,7 +27,9 @@ def read(name: str) -> Any:
 
 def test_figures_of_the_first_page() -> None:
     start, latency = read("cpu-2026-11-23/startup.json"), read("cpu-2026-11-22/batch_latency.json")
-    seconds = [start[kind][moment]["seconds"] for kind in ("cold", "warm") for moment in ("first answer", "all programs")]
+    seconds = [
+        start[kind][moment]["seconds"] for kind in ("cold", "warm") for moment in ("first answer", "all programs")
+    ]
     times = [latency[case][f"total_p{share}_ms"] for case in ("alone", "beside_batch") for share in (50, 99)]
     written = texts(PICTURES / "best-at.svg")
     assert {*(f"{value:.0f} s" for value in seconds), *(f"{value:.0f}" for value in times)} <= {*written}
@@ -38,7 +40,11 @@ def test_figures_of_the_first_page() -> None:
 
 
 def test_planned_rates() -> None:
-    rates = [row[key] for row in read("aot-2026-11-22/slices.json")["rows"] for key in ("one_request_rate", "full_batch_rate")]
+    rates = [
+        row[key]
+        for row in read("aot-2026-11-22/slices.json")["rows"]
+        for key in ("one_request_rate", "full_batch_rate")
+    ]
     assert {f"{rate:,}" for rate in rates} <= {*texts(PICTURES / "planned-rates.svg")}
 
 

@@ -33,7 +33,9 @@ def small(site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Two pages without a problem."""
     (tmp_path / "docs" / "sub").mkdir(parents=True)
     (tmp_path / "docs" / "a.md").write_text("# A\n\n[b](sub/b.md#two-words) [c](../code.py) [here](#a)\n")
-    (tmp_path / "docs" / "sub" / "b.md").write_text("# B\n\n## Two `words`\n\n![x](x.svg) [folder](../sub)\n\n`[n](no.md)`\n")
+    (tmp_path / "docs" / "sub" / "b.md").write_text(
+        "# B\n\n## Two `words`\n\n![x](x.svg) [folder](../sub)\n\n`[n](no.md)`\n"
+    )
     (tmp_path / "docs" / "sub" / "x.svg").write_text("<svg/>")
     (tmp_path / "code.py").write_text("pass\n")
     (tmp_path / "mkdocs.yml").write_text("nav:\n  - A: a.md\n  - More:\n      - B: sub/b.md\n")

@@ -6,7 +6,9 @@ SITE, TABLES, BLOCKS = ("tests/docs/test_site.py",), ("tests/palladio/test_docs.
 _SITE, _TABLES = "scripts/docs_site.py", "scripts/gen_flag_docs.py"
 
 DOCS_FAULTS = (
-    Fault("a page is outside of the navigation", "mkdocs.yml", "      - Troubleshooting: troubleshooting.md\n", "", SITE),
+    Fault(
+        "a page is outside of the navigation", "mkdocs.yml", "      - Troubleshooting: troubleshooting.md\n", "", SITE
+    ),
     Fault("a link leads to a heading that is gone", "docs/install.md", "## Get a model", "## Find a model", SITE),
     Fault(
         "links of pages on the site lead to the repository's files",

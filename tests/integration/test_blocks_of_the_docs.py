@@ -72,7 +72,11 @@ def test_python(
     code = CODE[place]
     assert code.count(ADDRESS) == 1
     if place == RUN_BATCH:  # shorter: three lines, asked for more often
-        code = code.replace("range(100)", "range(3)").replace("sleep(3)", "sleep(0.2)").replace('"max_tokens": 100', '"max_tokens": 16')
+        code = (
+            code.replace("range(100)", "range(3)")
+            .replace("sleep(3)", "sleep(0.2)")
+            .replace('"max_tokens": 100', '"max_tokens": 16')
+        )
         assert "range(3)" in code
     if place == EMBEDDINGS:
         engine = FakeEngine(Tokenizer.load(build_tiny_tokenizer(tmp_path)))
