@@ -57,9 +57,14 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Of a block of bash: one a line, without comments, continued lines joined."""
-        lines = re.sub(r" *\\\n *", " ", self.text).splitlines()
-        return [re.sub(r" +#.*", "", line).strip() for line in lines if line.strip()]
+        """Of a block of bash: one a line, without comments. Lines after \\ and within quotes go on."""
+        found: list[str] = []
+        for line in re.sub(r" *\\\n *", " ", self.text).splitlines():
+            if found and found[-1].count("'") % 2:
+                found[-1] += f"\n{line}"
+            elif line.strip():
+                found.append(re.sub(r" +#.*", "", line).strip())
+        return found
 
 
 def blocks() -> list[Block]:

@@ -37,12 +37,29 @@ PRINTED = {
     ("docs/clients.md", "Use Anthropic's SDK"): r".*Paris.*\n",
     ("docs/clients.md", "Set what SDKs do not know"): r"\d{3}\n",
 }
-# The same for calls of curl.
+# The same for calls of curl; a page may have several under one heading.
 UPDATE = ("docs/rl.md", "Reinforcement learning: change the weights of a running server")
+CHAT = r'\{"id":.*"content":".+'
 CURL = {
-    ("README.md", "The first request"): r'\{"id":.*"content":".+',
-    ("docs/first-minutes.md", "Send a request"): r'\{"id":.*"content":".+',
+    ("README.md", "The first request"): CHAT,
+    ("docs/first-minutes.md", "Send a request"): CHAT,
     UPDATE: r'\{"success":true,.*"message":"Succeeded to update model weights\.".*\}',
+    ("docs/api/chat.md", "Chat completions"): CHAT,
+    ("docs/api/chat.md", "Completions"): r'\{"id":.*"text":".+',
+    ("docs/api/chat.md", "Streams"): r"(?s)(data: \{.+\}\n\n){5,}data: \[DONE\]\n\n",
+    ("docs/api/responses.md", "Responses"): r'\{"id":"resp_.*"output_text".*',
+    ("docs/api/anthropic.md", "Anthropic's messages"): r'\{"id":"msg_.*"text":".+',
+    ("docs/api/ollama.md", "Ollama"): r'\{"model":.*"content":".+',
+    ("docs/api/generate.md", "Generate"): r'\{"text":".+',
+    ("docs/api/generate.md", "Tokenize and detokenize"): r'\{.*"count":[1-9].*',
+    (
+        "docs/api/structured-output.md",
+        "Structured output",
+    ): r'.*"content":"\{\s*\\"is_capital\\"\s*:\s*(true|false)\s*\}".*',
+    ("docs/api/reasoning-and-tools.md", "Tools"): r'.*"name":"get_weather","arguments":"\{\\"city\\": ?\\"Rome\\"\}".*',
+    ("docs/api/server.md", "Models"): r'\{"object":"list","data":\[\{"id":"palladio-default-.*',
+    ("docs/api/server.md", "Capabilities"): r'\{.*"routes":.*',
+    ("docs/api/server.md", "The load, for routers"): r'\{.*"loads":\[.*',
 }
 CODE = {(block.page, block.heading): block.text for block in blocks() if block.language == "python"}
 CALLS = {
@@ -91,8 +108,10 @@ def test_python(
 
 @pytest.mark.parametrize("place", CURL, ids=" ".join)
 def test_curl(server: Server, place: tuple[str, str]) -> None:
+    """Each of them with `--fail`: an error's status is a failure."""
     assert CALLS[place].count(ADDRESS) == 1
     call = CALLS[place].replace(ADDRESS, server.url).replace("/checkpoints/step-100", str(default_model_path()))
+    call = call.replace("curl ", "curl --fail-with-body --silent --show-error ", 1)
     done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=60, check=True)
     assert re.fullmatch(CURL[place], done.stdout), done.stdout
 
