@@ -173,9 +173,9 @@ NOT_YET: Mapping[str, NotYet] = {
     "format": NotYet(instead="use response_format"),
     "grammar": NotYet(instead="use ebnf"),
     # Ollama, and clients that send the SDK's own arguments
-    "options": NotYet(instead="put its fields beside it"),
-    "parameters": NotYet(instead="put its fields beside it"),
-    "extra_body": NotYet(instead="put its fields beside it"),
+    "options": NotYet(instead="put its fields at the top level of the body"),
+    "parameters": NotYet(instead="put its fields at the top level of the body"),
+    "extra_body": NotYet(instead="put its fields at the top level of the body"),
     "extra_headers": NotYet(instead="send them as headers"),
     "inputs": NotYet(instead="use prompt"),
     "template": NotYet(instead="start the server with --chat-template"),
