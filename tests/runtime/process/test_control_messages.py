@@ -129,6 +129,6 @@ async def test_profile(tmp_path: Path, transport: type[ThreadTransport | Process
             await engine.start_profile(ProfileOptions("/elsewhere"))
         assert refused.value.param == "output_dir"
         assert await engine.stop_profile() == ProfileReport("/somewhere")
-        with pytest.raises(InvalidRequestError, match="no profile is under way"):
+        with pytest.raises(InvalidRequestError, match="no profile is running"):
             await engine.stop_profile()
         assert engine.num_restarts == 0
