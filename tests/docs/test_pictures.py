@@ -1,4 +1,4 @@
-"""Pictures of the documentation show what benchmarks/results hold."""
+"""Pictures and tables of the documentation show what benchmarks/results hold."""
 
 import json
 import re
@@ -46,6 +46,17 @@ def test_planned_rates() -> None:
         for key in ("one_request_rate", "full_batch_rate")
     ]
     assert {f"{rate:,}" for rate in rates} <= {*texts(PICTURES / "planned-rates.svg")}
+
+
+def test_table_of_hardware() -> None:
+    """`benchmarks/slices.py --write` makes it of the same results."""
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    lines = page.split("<!-- benchmarks/slices.py -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
+    rows = read("aot-2026-11-22/slices.json")["rows"]
+    for row, line in zip(rows, lines, strict=True):
+        assert line.startswith(f"| {row['model']} | {row['slice']} |")
+        figures = (row["kv_tokens"], row["one_request_rate"], row["full_batch_rate"])
+        assert [f"{value:,}" for value in figures if f" {value:,} " not in line] == []
 
 
 def test_pictures_are_small_and_on_a_page() -> None:
