@@ -21,7 +21,7 @@ DOCS ?= .venv-docs
 EXAMPLES ?= .venv-examples
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance clients examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -32,6 +32,7 @@ help:
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
+	  'make ui         the chat page in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make lint       ruff and mypy' \
@@ -66,6 +67,9 @@ faults: $(VENV)/.installed-dev
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)
+
+ui: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/ui $(ARGS)
 
 clients: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)

@@ -33,7 +33,14 @@ from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
-from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    KVPages,
+    ScaledPages,
+    kv_page_shape,
+    ragged_paged_attention,
+    scale_page_shape,
+)
 from palladio.pallas_kernels.ragged_paged_attention.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
 from palladio.pallas_kernels.target import Target
 
@@ -72,11 +79,15 @@ class Attention:
         )
         sinks = shape((N,), jnp.float32) if self.sinks else None
         k_scale = v_scale = shape((), jnp.float32) if self.scales else 1.0
+        pages = shape(cache, self.kv_dtype)
+        if self.kv_dtype == jnp.int8:
+            beside = scale_page_shape(self.num_pages, self.num_kv_heads, self.page_size)
+            pages = ScaledPages(pages, shape(beside, jnp.float32))
 
         @jax.jit
         def attend(
             q: jax.Array,
-            kv_pages: jax.Array,
+            kv_pages: KVPages,
             metadata: AttentionMetadata,
             sinks: jax.Array | None,
             k_scale: jax.Array | float,
@@ -97,7 +108,7 @@ class Attention:
             )
 
         q = shape((T, N, self.head_size), self.dtype)
-        return attend, (q, shape(cache, self.kv_dtype), metadata, sinks, k_scale, v_scale)
+        return attend, (q, pages, metadata, sinks, k_scale, v_scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

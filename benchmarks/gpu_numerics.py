@@ -28,7 +28,13 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
     import jax.numpy as jnp
     import numpy as np
 
-    from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+    from palladio.pallas_kernels.ragged_paged_attention import (
+        AttentionMetadata,
+        ScaledPages,
+        kv_page_shape,
+        ragged_paged_attention,
+        scale_page_shape,
+    )
 
     rng, page_size = np.random.default_rng(0), 16
     target = target or Target.of(jax.devices()[0])
@@ -49,8 +55,13 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
         )
         q = rng.normal(size=(starts[-1], N, H)).astype(np.float32)
         pages = rng.normal(size=kv_page_shape(num_pages, K, page_size, H)).astype(np.float32)
-        for dtype in TOLERANCES:
-            arrays = jnp.asarray(q, dtype), jnp.asarray(pages, dtype)
+        scales = rng.uniform(0.02, 0.03, scale_page_shape(num_pages, K, page_size)).astype(np.float32)
+        whole = ScaledPages(jnp.asarray(np.clip(pages * 40, -127, 127), jnp.int8), jnp.asarray(scales))
+        caches = {name: (name, jnp.asarray(pages, name)) for name in TOLERANCES} | {
+            "bfloat16, int8 KV": ("bfloat16", whole)
+        }
+        for label, (dtype, cache) in caches.items():
+            arrays = jnp.asarray(q, dtype), cache
             outputs = []
             for name in (backend, "reference"):
                 options = {"scale": H**-0.5, "sliding_window": window, "backend": name, "target": target}
@@ -58,8 +69,11 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
                 with jax.default_matmul_precision("highest"):  # else a GPU rounds float32 factors to 10 bits
                     outputs.append(np.asarray(jax.jit(call)(*arrays, metadata), np.float32))
             error = float(np.abs(outputs[0] - outputs[1]).max())
-            errors[f"{kind} {dtype}"] = max(error, errors.get(f"{kind} {dtype}", 0.0))
-    return {"max error": errors, "ok": all(error <= TOLERANCES[name.split()[1]] for name, error in errors.items())}
+            errors[f"{kind} {label}"] = max(error, errors.get(f"{kind} {label}", 0.0))
+    return {
+        "max error": errors,
+        "ok": all(error <= TOLERANCES[name.split()[1].strip(",")] for name, error in errors.items()),
+    }
 
 
 def sampler_numerics(tiny: bool) -> Figures:

@@ -134,12 +134,7 @@ SERVER_METRICS: tuple[Metric[Snapshot], ...] = (
         "1 while the engine accepts requests and responds",
         one(lambda snapshot: snapshot.is_up),
     ),
-    Metric(
-        "counter",
-        "palladio:engine_restarts",
-        "Engine restarts after a failure",
-        one(lambda snapshot: snapshot.num_restarts),
-    ),
+    Metric("counter", "palladio:engine_restarts", "Engine restarts after a failure", one(lambda own: own.num_restarts)),
 )
 FRONT_METRICS: tuple[Metric[FrontMetrics], ...] = (
     Metric(
@@ -218,6 +213,13 @@ FRONT_METRICS: tuple[Metric[FrontMetrics], ...] = (
         "Fields of requests that had no effect, by the code of their warning",
         lambda front: [({"code": code}, count) for code, count in front.warnings.items()],
     ),
+    Metric("gauge", "palladio:live_batches", "Batches that have not ended", one(lambda front: front.live_batches)),
+    Metric(
+        "counter",
+        "palladio:batch_lines",
+        "Lines of batches that got a result",
+        lambda front: [({"result": result}, count) for result, count in front.batch_lines.items()],
+    ),
     Metric("gauge", "sglang:http_requests_active", "HTTP requests in progress", one(lambda front: front.http_active)),
 )
 LIMIT_METRICS: tuple[Metric[EngineReady], ...] = (
@@ -294,6 +296,7 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
     Metric("gauge", "sglang:spec_accept_rate", "Share of right drafts", _per_rank(lambda p: p.drafts.accept_rate)),
     Metric("counter", "palladio:draft_rows", "Rows with drafts", _per_rank(lambda part: part.num_draft_rows)),
     Metric("counter", "palladio:draft_tokens", "Room for drafts", _per_rank(lambda part: part.num_draft_tokens)),
+    Metric("counter", "palladio:prefill_tokens", "Computed prompt tokens", _per_rank(lambda p: p.num_prefill_tokens)),
     Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
     Metric(
         "gauge",
@@ -306,6 +309,11 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "palladio:cached_tokens_held",
         "Tokens in the prefix cache",
         _per_rank(lambda part: part.num_cached_tokens),
+    ),
+    Metric("gauge", "palladio:snapshots_held", "Snapshots of states", _per_rank(lambda part: part.num_snapshots)),
+    Metric("counter", "palladio:snapshot_hits", "Hits at snapshots", _per_rank(lambda part: part.num_snapshot_hits)),
+    Metric(
+        "counter", "palladio:evicted_snapshots", "Lost to others", _per_rank(lambda part: part.num_evicted_snapshots)
     ),
     Metric(
         "counter",

@@ -194,9 +194,9 @@ class AsyncEngine:
         """See EngineClient.flush_cache."""
         await order(self._call, FlushCache, 20.0, OverloadedError)
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         """See EngineClient.stats."""
-        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity), timeout)
+        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity, pages=pages), timeout)
         assert reply.stats is not None
         return reply.stats
 
@@ -254,7 +254,12 @@ class AsyncEngine:
         if survival.crash_dump_folder is not None:
             folder = prepare_folder(survival.crash_dump_folder).resolve()
             survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
-        source = await asyncio.to_thread(resolve_source, config.source)
+        loop = asyncio.get_running_loop()
+
+        def tell(progress: LoadProgress) -> None:
+            loop.call_soon_threadsafe(self._on_message, progress)
+
+        source = await asyncio.to_thread(resolve_source, config.source, on_progress=tell)
         self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
         self._resolved = dataclasses.replace(config, source=source, survival=survival)
         return self._resolved

@@ -3,9 +3,11 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
+from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.docs_faults import DOCS_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -30,7 +32,7 @@ GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/te
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
-_WINDOWS = "runtime/scheduling/tree_windows.py"
+_WINDOWS, _NODE = "runtime/scheduling/tree_windows.py", "runtime/scheduling/radix_node.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
 _VERIFICATION = "runtime/execution/verification.py"
 
@@ -131,7 +133,7 @@ FAULTS = (
         "0",
         TREE,
     ),
-    Fault("a split forgets who holds the node", _TREE, "lock_count=node.lock_count,", "lock_count=0,", TREE),
+    Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
         _MANAGER,
@@ -392,6 +394,5 @@ FAULTS = (
         "pl.when(number & (2 << power) != 0)",
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
-    *DOCS_FAULTS,
-    *MODEL_FAULTS,
+    *(*DOCS_FAULTS, *MODEL_FAULTS, *DASHBOARD_FAULTS, *TIMELINE_FAULTS),
 )

@@ -59,6 +59,7 @@ CURL = {
     ("docs/api/reasoning-and-tools.md", "Tools"): r'.*"name":"get_weather","arguments":"\{\\"city\\": ?\\"Rome\\"\}".*',
     ("docs/api/server.md", "Models"): r'\{"object":"list","data":\[\{"id":"palladio-default-.*',
     ("docs/api/server.md", "Capabilities"): r'\{.*"routes":.*',
+    ("docs/api/server.md", "The dashboard's data"): r"\{.*\}",
     ("docs/api/server.md", "The load, for routers"): r'\{.*"loads":\[.*',
 }
 CODE = {(block.page, block.heading): block.text for block in blocks() if block.language == "python"}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def closed_set(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     )
     collector = Collector(core)
     for number in range(4):
-        collector.add(f"r{number}", random_prompt(24, number), max_tokens=30)
+        options = RequestOptions(timeline=True)
+        collector.add(f"r{number}", random_prompt(24, number), max_tokens=30, received=time.time(), options=options)
     collector.add("aborted", random_prompt(20, 5), max_tokens=30)
     for _ in range(6):
         collector.step()
@@ -132,6 +134,7 @@ def closed_set(folder: str, flags: dict[str, Any]) -> dict[str, Any]:
     return {
         "tokens": {name: tokens for name, tokens in collector.tokens.items() if name != "aborted"},
         "num_retractions": stats.total.num_retractions,
+        "told": {name: sum(r.new_tokens for r in told) for name, told in collector.timelines.items()},
         "state": state.status,
         "num_total_tokens": [
             stats.total.num_total_tokens,
@@ -157,6 +160,7 @@ def test_no_step_compiles_anything_after_the_start(tiny_dir: Path, tmp_path: Pat
     assert found["num_retractions"] > 0
     assert found["state"] in ("running", "waiting")
     assert found["num_total_tokens"] == [160, 80, 4]
+    assert found["told"] == dict.fromkeys(("r0", "r1", "r2", "r3"), 30), "each rank's requests have timelines"
     assert found["tokens"] == call_with_devices(__name__, "one_by_one", str(tiny_dir), flags)
 
 

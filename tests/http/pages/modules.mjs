@@ -1,0 +1,144 @@
+// Modules of the chat page that need no browser, run by node. The first argument is the folder that holds them.
+
+import assert from "node:assert/strict";
+import { pathToFileURL } from "node:url";
+import test from "node:test";
+
+globalThis.document = { baseURI: "http://server.example/llm/" };
+const folder = pathToFileURL(`${process.env.PAGES}/`);
+const load = (name) => import(new URL(name, folder));
+const { readEvents, dataOf } = await load("chat/sse.js");
+const { Tree, titleOf } = await load("chat/tree.js");
+const { exportText, readImport, ImportError } = await load("chat/transfer.js");
+const { bodyOf, SettingsError } = await load("chat/body.js");
+const { addChunk, speedOf } = await load("chat/answer.js");
+const { address, errorOf } = await load("shared/api.js");
+
+async function read(...parts) {
+  const bytes = parts.map((part) => (typeof part === "string" ? new TextEncoder().encode(part) : part));
+  const found = [];
+  for await (const data of readEvents(new Blob(bytes).stream())) found.push(data);
+  return found;
+}
+
+async function readPieces(text, size) {
+  const bytes = new TextEncoder().encode(text);
+  const stream = new ReadableStream({
+    start(controller) {
+      for (let from = 0; from < bytes.length; from += size) controller.enqueue(bytes.slice(from, from + size));
+      controller.close();
+    },
+  });
+  const found = [];
+  for await (const data of readEvents(stream)) found.push(data);
+  return found;
+}
+
+test("events are read however they are cut", async () => {
+  const text = ': hello\n\ndata: {"a":"ä🎉"}\n\ndata: one\ndata: two\n\nevent: x\ndata:three\n\ndata: [DONE]\n\n';
+  const expected = ['{"a":"ä🎉"}', "one\ntwo", "three", "[DONE]"];
+  for (const size of [1, 2, 3, 7, 1000]) assert.deepEqual(await readPieces(text, size), expected);
+  assert.deepEqual(await read(text.replaceAll("\n", "\r\n")), expected);
+  assert.deepEqual(await read("data: last without an end"), ["last without an end"]);
+  assert.equal(dataOf("event: ping"), null);
+});
+
+test("a tree keeps every branch", () => {
+  const tree = new Tree([
+    { id: "a", parent: null },
+    { id: "b", parent: "a" },
+    { id: "c", parent: "b" },
+    { id: "d", parent: "a" },
+    { id: "lost", parent: "nowhere" },
+  ]);
+  assert.equal(tree.size, 4);
+  assert.deepEqual(tree.path("c").map(({ id }) => id), ["a", "b", "c"]);
+  assert.deepEqual(tree.siblings("b"), ["b", "d"]);
+  assert.equal(tree.newestLeaf(), "d");
+  assert.equal(tree.newestLeaf("b"), "c");
+  assert.deepEqual(tree.remove("b").sort(), ["b", "c"]);
+  assert.deepEqual(tree.siblings("d"), ["d"]);
+  assert.equal(titleOf("\n# **A title**\nmore"), "A title");
+  assert.ok(titleOf("word ".repeat(40)).length <= 61);
+});
+
+test("what is exported comes back under new ids", () => {
+  const messages = [
+    { id: "a", conversation: "x", parent: null, role: "user", content: "hi", created: 1, files: [{ name: "n", type: "text/plain", size: 2, text: "t" }] },
+    { id: "b", conversation: "x", parent: "a", role: "assistant", content: "yes", thinking: "hm", calls: [{ id: "1", name: "f", arguments: "{}" }], created: 2 },
+  ];
+  const text = exportText([{ conversation: { id: "x", title: "T", created: 1, updated: 2, active: "b", settings: { system: "s" } }, messages }]);
+  const [{ conversation, messages: found }] = readImport(text);
+  assert.notEqual(conversation.id, "x");
+  assert.deepEqual(conversation.settings, { system: "s" });
+  assert.equal(conversation.active, found[1].id);
+  assert.equal(found[1].parent, found[0].id);
+  assert.deepEqual(found.map(({ content, thinking, calls, files }) => ({ content, thinking, calls, files })), messages.map(({ content, thinking, calls, files }) => ({ content, thinking, calls, files })));
+});
+
+test("an import is checked", () => {
+  for (const text of ["", "{}", "[]", '{"format": "other"}', '[{"role": "robot"}]', '{"format": "palladio.chat/1", "conversations": [{}]}']) {
+    assert.throws(() => readImport(text), ImportError, text);
+  }
+  const evil = { id: "a", parent: null, role: "user", content: { toString: "x" }, onclick: "alert(1)", requestId: 5, files: [{ url: "data:text/html,x" }, { url: "data:image/svg+xml;base64,AAAA" }] };
+  const text = `{"format": "palladio.chat/1", "conversations": [{"messages": [${JSON.stringify(evil)}], "settings": {"__proto__": {"a": 1}, "x": {"y": 1}, "seed": 3}}]}`;
+  const [{ conversation, messages }] = readImport(text);
+  assert.deepEqual(Object.keys(messages[0]).sort(), ["content", "conversation", "created", "files", "id", "parent", "role"]);
+  assert.equal(messages[0].content, "");
+  assert.deepEqual(messages[0].files, []);
+  assert.deepEqual(conversation.settings, { seed: 3 });
+  assert.equal({}.a, undefined);
+  const [openai] = readImport('[{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}]');
+  assert.equal(openai.conversation.settings.system, "s");
+  assert.deepEqual(openai.messages.map(({ role, content }) => [role, content]), [["user", "hi"], ["assistant", ""]]);
+  assert.equal(openai.messages[1].calls[0].name, "f");
+});
+
+test("settings become fields of the request", () => {
+  const path = [
+    { id: "a", role: "user", content: "hi", files: [{ name: "n.md", text: "a ``` b" }] },
+    { id: "b", role: "assistant", content: "", thinking: "hm", calls: [{ id: "1", name: "f", arguments: "{}" }] },
+    { id: "c", role: "tool", content: "12", callId: "1" },
+  ];
+  const plain = bodyOf(path, {}, { model: "m" });
+  assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "stream", "stream_options"]);
+  assert.deepEqual(plain.messages.map(({ role }) => role), ["user", "assistant", "tool"]);
+  assert.equal(plain.messages[0].content, "hi\n\nn.md:\n````\na ``` b\n````");
+  assert.equal(plain.messages[1].reasoning_content, undefined);
+  const full = bodyOf(path, { system: "s", temperature: "0.5", maxTokens: "7", topK: "", stop: "x\n\ny", thinking: "off", format: "schema", schema: '{"type": "object"}', tools: '[{"name": "f"}]', probabilities: true }, { model: "m", continues: true });
+  assert.equal(full.messages[0].role, "system");
+  assert.deepEqual([full.temperature, full.max_tokens, full.top_k, full.stop, full.enable_thinking], [0.5, 7, undefined, ["x", "y"], false]);
+  assert.equal(full.response_format.json_schema.schema.type, "object");
+  assert.deepEqual(full.tools, [{ type: "function", function: { name: "f" } }]);
+  assert.deepEqual([full.logprobs, full.continue_final_message, full.add_generation_prompt], [true, true, false]);
+  assert.equal(bodyOf(path, { format: "json" }, { model: "m" }).response_format.type, "json_object");
+  const picture = bodyOf([{ id: "a", role: "user", content: "see", files: [{ blob: {} }] }], {}, { model: "m", pictures: new Map([["a/0", "data:image/png;base64,AA"]]) });
+  assert.deepEqual(picture.messages[0].content.map(({ type }) => type), ["image_url", "text"]);
+  for (const wrong of [{ format: "schema", schema: "{" }, { format: "schema", schema: "[]" }, { tools: "{}" }, { temperature: "warm" }]) {
+    assert.throws(() => bodyOf(path, wrong, { model: "m" }), SettingsError);
+  }
+});
+
+test("chunks become a message", () => {
+  const message = { content: "", timing: { events: 0 } };
+  const delta = (value, more = {}) => ({ choices: [{ delta: value, ...more }] });
+  addChunk(message, delta({ role: "assistant", content: "" }), 0);
+  addChunk(message, delta({ reasoning_content: "hm" }), 1000);
+  addChunk(message, delta({ content: "a" }), 3000);
+  addChunk(message, delta({ content: "b", tool_calls: [{ index: 0, id: "1", function: { name: "f", arguments: '{"x"' } }] }), 3500);
+  addChunk(message, delta({ tool_calls: [{ index: 0, function: { arguments: ":1}" } }] }, { finish_reason: "tool_calls", logprobs: { content: [{ token: "t", logprob: -1, top_logprobs: [] }] } }), 4000);
+  addChunk(message, { choices: [], usage: { prompt_tokens: 3, completion_tokens: 4 } }, 5000);
+  assert.deepEqual([message.thinking, message.content, message.thinkingSeconds, message.finish], ["hm", "ab", 2, "tool_calls"]);
+  assert.deepEqual(message.calls, [{ id: "1", name: "f", arguments: '{"x":1}' }]);
+  assert.deepEqual(message.tokens, [["t", -1, []]]);
+  assert.equal(speedOf(message), 1); // three tokens after the first, in three seconds
+});
+
+test("errors are told in words", () => {
+  assert.equal(errorOf(400, { error: { message: "the prompt is too long", code: "c" } }).message, "The prompt is too long.");
+  assert.equal(errorOf(400, { error: { message: "messages.1.tool_calls would be lost" } }).message, "messages.1.tool_calls would be lost.");
+  assert.equal(errorOf(503, null).isTemporary, true);
+  assert.equal(errorOf(503, { error: { message: "full", code: "overloaded" } }).isTemporary, false);
+  assert.match(errorOf(418, "teapot").message, /418/);
+  assert.equal(address("/v1/models").href, "http://server.example/llm/v1/models");
+});
