@@ -25,14 +25,15 @@ FAMILIES = {
     "qwen2.5": "qwen2",
     "": "qwen3",
 }
-FOLDERS = ("DIR", "OUT", "/checkpoints", "/tmp/tables")
+FOLDERS = ("DIR", "/checkpoints", "/programs", "/tmp/tables")
+NAMED_FIRST = ("serve", "run", "plan", "compile", "convert")  # commands that take a model without a flag
 DEVICES = 16
 
 
 def model(name: str, folder: Path) -> Path:
     """A checkpoint with a tokenizer for a model's name on a page; the same one for the same name."""
-    path = folder / "models" / re.sub(r"\W+", "-", name.removeprefix("/").lower())
-    if name.endswith("-orbax") or path.exists():
+    path = folder / "models" / slug(name)
+    if path.exists():
         return path
     if "skywork" in name.lower():
         return build_tiny_tokenizer(classifier(path), vocab_size=384)
@@ -52,10 +53,18 @@ def model(name: str, folder: Path) -> Path:
     return path
 
 
+def slug(name: str) -> str:
+    return re.sub(r"\W+", "-", name.removeprefix("/").lower())
+
+
 def files(folder: Path) -> None:
     """What commands of the pages read, besides models, in a folder."""
     (folder / "keys.txt").write_text("anna:key-of-anna\n")
-    (folder / "FILE").write_text("A text of some words, again and again. " * 30)
+    for name in ("FILE", "text.txt"):
+        (folder / name).write_text("A text of some words, again and again. " * 30)
+    body = {"prompt": "Hello", "max_tokens": 3}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    (folder / "requests.jsonl").write_text(json.dumps(line) + "\n")
     certificate = trustme.CA().issue_cert("127.0.0.1")
     certificate.private_key_pem.write_to_path(folder / "key.pem")
     for index, part in enumerate(certificate.cert_chain_pems):
@@ -66,19 +75,19 @@ def files(folder: Path) -> None:
 
 def run_here(words: list[str], folder: Path) -> list[str]:
     """A command's words with stand-ins for its models and folders; a server listens on 127.0.0.1."""
-    command, *rest = words
-    taken = []
+    command, *rest = words[: words.index(">")] if ">" in words else words
+    taken: list[str] = []
     for index, word in enumerate(rest):
         before = rest[index - 1] if index else ""
-        is_model = before in ("--model-path", "--model") or (index == 0 and command in ("serve", "convert"))
-        if word in FOLDERS and before != "--model-path":
-            (folder / "out").mkdir(exist_ok=True)
-            taken.append(str(folder / "out" / Path(word).name))
-            (folder / "out" / "checkpoints").mkdir(exist_ok=True)
-        elif word.endswith(("-orbax", "config.json")):
-            taken.append(str(model(word, folder)) if "orbax" in word else str(folder / word))
+        is_model = before in ("--model-path", "--model") or (index == 0 and command in NAMED_FIRST)
+        if command == "convert" and index == 1:  # what it writes, and a later command may read
+            taken.append(str(folder / "models" / slug(word)))
         elif is_model and not word.startswith("-"):
-            taken.append(str(model(word, folder)))
+            taken.append(str(folder / word if word == "config.json" else model(word, folder)))
+        elif word in FOLDERS:
+            made = folder / "out" / slug(word)
+            made.mkdir(parents=True, exist_ok=True)
+            taken.append(str(made))
         else:
             taken.append("127.0.0.1" if before == "--host" else word)
     return [command, *taken]

@@ -114,12 +114,16 @@ def test_commands_of_palladio(block: Block, tmp_path: Path, monkeypatch: pytest.
             small = SMALL if words[0] == "compile" else []
             done = subprocess.run(
                 [sys.executable, "-m", "palladio", *taken, *small],
+                input="Hello\n",  # for a chat
                 capture_output=True,
                 text=True,
                 timeout=280,
                 check=False,
             )
-            assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            # `doctor` says by 1 that something of this machine is broken.
+            assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), (
+                f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            )
             assert (done.stdout + done.stderr).strip(), command
 
 
