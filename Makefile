@@ -21,7 +21,7 @@ DOCS ?= .venv-docs
 EXAMPLES ?= .venv-examples
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -32,8 +32,9 @@ help:
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
-	  'make ui         the chat page in headless Chromium; ARGS="-k key" picks' \
+	  'make ui         the chat page and the dashboard in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
+	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
@@ -53,6 +54,7 @@ test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
+	scripts/install-tmux
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
 
 test-long: $(VENV)/.installed-dev
@@ -76,6 +78,9 @@ clients: $(VENV)/.installed
 
 examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/examples $(EXAMPLES)/bin/python $(ARGS)
+
+deploy-check: $(VENV)/.installed-dev
+	scripts/deploy-check $(BIN)/python
 
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint

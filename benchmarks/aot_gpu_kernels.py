@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
 from palladio.pallas_kernels.ragged_paged_attention import (
     AttentionMetadata,
@@ -157,7 +157,37 @@ class Experts:
         )
 
 
-Case = Attention | Latents | Experts
+@dataclasses.dataclass(frozen=True, slots=True)
+class Groups:
+    """A product with one matrix of 4 or 8 bits, with a scale for each output of a group of inputs."""
+
+    num_rows: int
+    inner: int = 4096
+    columns: int = 4096
+    storage: str = "int4"
+    group: int = 128
+    has_zeros: bool = False
+    is_float4: bool = False
+    dtype: DTypeLike = jnp.bfloat16
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def multiply(rows: jax.Array, matrix: jax.Array, sizes: jax.Array, factors: tuple[jax.Array, ...]) -> jax.Array:
+            scales = Scales(factors[0], self.group, *factors[1:], is_float4=self.is_float4)
+            return grouped_matmul(rows, matrix, sizes, scales=scales, backend="gpu_triton", target=target)
+
+        factors = shape((1, -(-self.inner // self.group), self.columns), jnp.float32)
+        return multiply, (
+            shape((self.num_rows, self.inner), self.dtype),
+            shape((1, self.inner, self.columns), self.storage),
+            shape((1,), jnp.int32),
+            (factors, factors) if self.has_zeros else (factors,),
+        )
+
+
+Case = Attention | Latents | Experts | Groups
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -181,6 +211,13 @@ def cases(smoke: bool) -> dict[str, Case]:
             found[name] = Attention(head_size, kv_dtype=kv_dtype, scales=scales)
         found[f"attention H={head_size}, all features"] = Attention(head_size, **everything)
         found[f"attention H={head_size} float32"] = Attention(head_size, dtype=jnp.float32, kv_dtype=jnp.float32)
+    for num_rows in (16, 64, 2048):
+        found |= {
+            f"int4 groups of 128, {num_rows} rows": Groups(num_rows),
+            f"int4 groups of 128 with zeros, {num_rows} rows": Groups(num_rows, has_zeros=True),
+            f"MXFP4, {num_rows} rows": Groups(num_rows, group=32, is_float4=True),
+            f"float8 blocks of 128, {num_rows} rows": Groups(num_rows, 14336, storage="float8_e4m3fn"),
+        }
     for head_size in MOSAIC_HEAD_SIZES:
         name = f"attention H={head_size}, mosaic"
         found[name] = Attention(head_size, backend="gpu_mosaic")

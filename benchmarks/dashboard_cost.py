@@ -1,12 +1,14 @@
 """What the dashboard costs: the same streams with its history and a visitor, and without, turn by turn.
 
-    python benchmarks/dashboard_cost.py --streams 32 --tokens 96 --turns 12
+    python benchmarks/dashboard_cost.py --streams 32 --tokens 150 --turns 16 --times 20
 
 As in metrics_cost.py, front and engine run in this one process and share Python's lock, so whatever the dashboard takes
 of either is missing from the tokens per second; in a server the front has a process of its own. While it is on, the
 server takes a row of its history each second, and one visitor asks for everything once a second, for the pages and the
-batches each third time, as the page does. Besides, the script times single questions: CPU time of the engine's thread
-for a snapshot and for a map of its pages, and of the event loop for an answer with a whole hour.
+batches each third time, as the page does. That costs less than a busy machine's noise, so all of it is done `--times`
+times as often; `cost` is the CPU time that this adds to a second of each thread, divided by `--times`. Besides, the
+script times single questions: CPU time of the engine's thread for a snapshot and for a map of its pages, and of the
+event loop for an answer with a whole hour.
 """
 
 import argparse
@@ -19,15 +21,17 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from metrics_cost import Load, Turn, turn
 
 from palladio.default_model import default_model_path
 from palladio.http.app import create_app
+from palladio.http.observability import sampler
 from palladio.http.observability.history import SECONDS, History
 from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.series import describe_history
@@ -60,28 +64,28 @@ async def visit(app: Any, query: str) -> int:
 
 
 @contextlib.asynccontextmanager
-async def watched(app: Any) -> AsyncIterator[None]:
-    """The history goes on, and somebody looks."""
-    sampler: Sampler = app.state.sampler
+async def watched(app: Any, times: float) -> AsyncIterator[None]:
+    """The history goes on, and somebody looks, so many times as often as they do."""
+    history = app.state.sampler.history
 
     async def look() -> None:
         number = 0
         while True:
             is_rare = "true" if number % 3 == 0 else "false"
-            rows = sampler.history.rows()
+            rows = history.rows()
             since = rows[-1, 0] if number and len(rows) else 0.0
             await visit(app, f"since={since}&pages={is_rare}&batches={is_rare}")
             number += 1
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0 / times)
 
-    await sampler.start()
+    await app.state.sampler.start()
     visitor = asyncio.create_task(look())
     try:
         yield
     finally:
         visitor.cancel()
         await asyncio.gather(visitor, return_exceptions=True)
-        await sampler.stop()
+        await app.state.sampler.stop()
 
 
 async def cost_of(ask: Callable[[], Coroutine[Any, Any, object]], repeats: int = 50) -> dict[str, float]:
@@ -105,7 +109,7 @@ def fill(history: History) -> None:
 
 
 async def measure_questions(app: Any, engine: AsyncEngine, num_pages: int) -> dict[str, Any]:
-    sampler: Sampler = app.state.sampler
+    history = app.state.sampler.history
     found: dict[str, Any] = {
         "snapshot": await cost_of(lambda: engine.stats()),
         "map": await cost_of(lambda: engine.stats(pages=True)) | {"pages": num_pages},
@@ -113,15 +117,27 @@ async def measure_questions(app: Any, engine: AsyncEngine, num_pages: int) -> di
     (one,) = (await engine.stats(pages=True)).pages
     found["map"]["engine_says_us"] = 1e6 * one.seconds
     found["answer"] = await cost_of(lambda: visit(app, f"since={time.time() - 1}"))
-    fill(sampler.history)
+    fill(history)
     begun = time.thread_time()
-    describe_history(sampler.history, 0.0)
-    found["whole_hour"] = {"front_us": 1e6 * (time.thread_time() - begun), "rows": len(sampler.history.rows())}
-    found["history_bytes"] = sampler.history.num_bytes
+    describe_history(history, 0.0)
+    found["whole_hour"] = {"front_us": 1e6 * (time.thread_time() - begun), "rows": len(history.rows())}
+    found["history_bytes"] = history.num_bytes
     return found
 
 
-async def measure(load: Load, num_turns: int, max_tokens: int) -> tuple[dict[str, list[Turn]], dict[str, Any]]:
+@contextlib.contextmanager
+def hurried(times: float) -> Iterator[None]:
+    """Apps that are made within are sampled and mapped so many times as often as others."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Sampler.__init__, "__defaults__", (sampler.INTERVAL / times,)))
+        stack.enter_context(mock.patch.object(sampler, "MAP_INTERVAL", sampler.MAP_INTERVAL / times))
+        stack.enter_context(mock.patch.object(sampler, "MAP_SHARE", sampler.MAP_SHARE * times))
+        yield
+
+
+async def measure(
+    load: Load, num_turns: int, max_tokens: int, times: float
+) -> tuple[dict[str, list[Turn]], dict[str, Any]]:
     config = EngineConfig.from_flags(
         {
             "model_path": str(default_model_path()),
@@ -135,13 +151,14 @@ async def measure(load: Load, num_turns: int, max_tokens: int) -> tuple[dict[str
     await engine.start()
     await engine.wait_ready()
     try:
-        app = create_app(engine, HttpConfig())
-        await turn(app, load)  # warms up
         turns: dict[str, list[Turn]] = {"with": [], "without": []}
-        for number in range(num_turns):
-            for name in list(turns) if number % 2 else list(reversed(turns)):
-                async with watched(app) if name == "with" else contextlib.nullcontext():
-                    turns[name].append(await turn(app, load))
+        with hurried(times):
+            app = create_app(engine, HttpConfig())
+            await turn(app, load)  # warms up
+            for number in range(num_turns):
+                for name in list(turns) if number % 2 else list(reversed(turns)):
+                    async with watched(app, times) if name == "with" else contextlib.nullcontext():
+                        turns[name].append(await turn(app, load))
         await app.state.sampler.start()
         await app.state.sampler.stop()
         return turns, await measure_questions(app, engine, engine.info.max_total_tokens // engine.info.page_size)
@@ -158,18 +175,24 @@ def _summary(values: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--words", type=int, default=16, help="of each prompt")
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=16)
+    parser.add_argument("--times", type=float, default=20.0, help="as often as in a server")
     parser.add_argument("--max-total-tokens", type=int, default=262_144, help="of the KV cache: its pages are mapped")
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
     load = Load(args.streams, args.tokens, args.words)
-    turns, questions = asyncio.run(measure(load, args.turns, args.max_total_tokens))
+    turns, questions = asyncio.run(measure(load, args.turns, args.max_total_tokens, args.times))
     pairs = list(zip(turns["with"], turns["without"], strict=True))
+    added = {
+        "engine": [1e-6 * (one.engine - other.engine) * one.rate for one, other in pairs],
+        "front": [1e-6 * (one.front - other.front) * one.rate for one, other in pairs],
+    }
     report = {
         "load": dataclasses.asdict(load),
         "turns": args.turns,
+        "times": args.times,
         "medians": {
             name: {field: statistics.median(getattr(one, field) for one in each) for field in FIELDS}
             for name, each in turns.items()
@@ -177,6 +200,7 @@ def main() -> None:
         "rate_ratio": _summary([one.rate / other.rate for one, other in pairs]),
         "engine_cpu_ratio": _summary([one.engine / other.engine for one, other in pairs]),
         "cpu_ratio": _summary([(one.front + one.engine) / (other.front + other.engine) for one, other in pairs]),
+        "cost": {name: _summary([cost / args.times for cost in costs]) for name, costs in added.items()},
         "questions": questions,
         "cpus": os.cpu_count(),
         "python": platform.python_version(),

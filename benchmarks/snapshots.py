@@ -27,8 +27,8 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 
 SMALL = QWEN3_NEXT_80B | {
     "vocab_size": 1024,
-    "hidden_size": 256,
-    "num_hidden_layers": 8,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "head_dim": 64,
     "linear_key_head_dim": 64,
@@ -44,7 +44,7 @@ SMALL = QWEN3_NEXT_80B | {
     "torch_dtype": "float32",
 }
 SYSTEM_PROMPT, QUESTION, ANSWER = 1024, 48, 32  # tokens
-NUM_QUESTIONS, NUM_CHATS, NUM_TURNS = 24, 6, 4
+NUM_QUESTIONS, NUM_CHATS, NUM_TURNS = 16, 4, 4
 
 Tokens = dict[str, list[int]]
 

@@ -176,7 +176,7 @@ class HttpClient:
         while status < 200:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.rstrip().split("\r\n")
-            status = int(first.split(" ", 2)[1])
+            status = int(f"{first} ".split(" ")[1])
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         return Response(reader, status, headers)
 

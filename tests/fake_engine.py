@@ -59,14 +59,8 @@ from tests.fake_timeline import fake_timeline
 MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2
 CACHED_TOKENS = 3
-ALONE = RankStats(
-    num_total_tokens=20480,
-    new_token_ratio=0.5,
-    num_retractions=2,
-    num_cached_tokens=64,
-    num_prompt_tokens=80,
-    num_hit_tokens=20,
-)
+CACHED = {"num_cached_tokens": 64, "num_prompt_tokens": 80, "num_hit_tokens": 20}
+ALONE = RankStats(num_total_tokens=20480, new_token_ratio=0.5, num_retractions=2, **CACHED)
 STEPS = (BucketSteps("decode", 8, 8, 40, 240, 80), BucketSteps("prefill", 4, 64, 5, 300, 20))
 DEVICE_IDLE = HistogramData([0.001, 0.01, 0.1], [10, 89, 1, 0], 0.5)
 

@@ -7,10 +7,16 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, snapshot_download
+
+from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.text import hub_download
+from palladio.runtime.text.hub_download import Listing, OnProgress, Repository
+from palladio.runtime.text.hub_worker import Silent
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -135,8 +141,21 @@ def running_hub() -> Iterator[FakeHub]:
         thread.join()
 
 
-def use_hub(hub: FakeHub, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, which has read its environment already."""
+def _fetch_here(repository: Repository, listing: Listing, on_progress: OnProgress, stop: threading.Event) -> Path:
+    on_progress(LoadProgress("download", listing.total - listing.missing, listing.total))
+    folder = snapshot_download(**hub_download._arguments(repository), tqdm_class=Silent)
+    on_progress(LoadProgress("download", listing.total, listing.total))
+    return Path(folder)
+
+
+def use_hub(hub: FakeHub, cache: str, monkeypatch: pytest.MonkeyPatch, *, child: bool = False) -> None:
+    """In this process, which has read its environment already.
+
+    Args:
+        child: download in a process of its own, as users do; it takes half a second to start.
+    """
+    if not child:
+        monkeypatch.setattr(hub_download, "fetch", _fetch_here)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)

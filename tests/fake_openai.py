@@ -116,10 +116,14 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # of 5 some wait a second for their connections
+
+
 @contextlib.contextmanager
 def fake_server() -> Iterator[FakeServer]:
     found = FakeServer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(found))
+    server = _Server(("127.0.0.1", 0), _handler(found))
     found.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""What the dashboard shows of this moment: see docs/api/server.md, "The dashboard's data"."""
+"""What the dashboard shows of this moment, for orjson: see docs/api/server.md, "The dashboard's data"."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -60,9 +60,9 @@ def describe_engine(stats: EngineStats) -> dict[str, Any]:
         "cache_enabled": stats.cache_enabled,
         "ranks": [_describe_rank(rank) for rank in stats.ranks] if has_ranks else [],
         "drafts": _describe_drafts(total) if total.num_draft_rows else None,
-        "buckets": [dataclasses.asdict(step) for step in stats.steps],
+        "buckets": list(stats.steps),
         "programs": _describe_programs(stats),
-        "memory": dataclasses.asdict(stats.memory),
+        "memory": stats.memory,
         "grammars": {"count": stats.num_grammars, "bytes": stats.grammar_bytes},
     }
 
@@ -71,7 +71,7 @@ def describe_pages(found: MapsAt) -> dict[str, Any] | None:
     """None: the engine did not answer."""
     if not found.maps:
         return None
-    return {"time": round(found.time, 3), "maps": [dataclasses.asdict(one) for one in found.maps]}
+    return {"time": round(found.time, 3), "maps": list(found.maps)}
 
 
 def _describe_rank(rank: RankStats) -> dict[str, Any]:
@@ -113,5 +113,5 @@ def _describe_programs(stats: EngineStats) -> dict[str, Any]:
         "seconds": sum(program.seconds for program in programs),
         "wait_seconds": stats.compile.wait_seconds,
         "after_ready": stats.num_compiles_after_ready,
-        "slowest": [dataclasses.asdict(program) for program in slowest],
+        "slowest": slowest,
     }

@@ -48,6 +48,7 @@ def load_router(context: Context) -> APIRouter:
         return {
             "timestamp": datetime.datetime.now(datetime.UTC).isoformat(),
             "version": __version__,
+            "dp_rank_count": len(ranks),
             "loads": [
                 _load(rank, part, max_running) | _sections(stats, part, set(_SECTIONS) if "all" in asked else asked)
                 for rank, part in enumerate(ranks)
@@ -90,6 +91,7 @@ def _load(rank: int, part: RankStats, max_running: int) -> dict[str, Any]:
         "dp_rank": rank,
         "num_running_reqs": part.num_running,
         "num_waiting_reqs": part.num_waiting,
+        "num_total_reqs": part.num_running + part.num_waiting,
         "num_used_tokens": part.num_used_tokens,
         "num_total_tokens": part.num_used_tokens + part.num_waiting_tokens,
         "max_total_num_tokens": part.num_total_tokens,

@@ -57,7 +57,7 @@ def _limits(context: Context) -> EngineReady | None:
 
 def _add_explain(router: APIRouter, context: Context) -> None:
     @router.get("/v1/requests/{request_id:path}/explain", response_model=None)  # an id may hold slashes
-    async def explain(request_id: str, caller: CallerOf, request: Request) -> Response:
+    async def explain(request_id: str, caller: CallerOf, sample: str | None = None) -> Response:
         """Where a request's time went or goes: one that runs, or one of the last --num-explained-requests."""
         record = context.observer.find(request_id, caller)
         if record is None:
@@ -69,7 +69,7 @@ def _add_explain(router: APIRouter, context: Context) -> None:
                     code="request_not_found",
                 )
             )
-        only = _index_of(request.query_params.get("sample"), len(record.samples))
+        only = _index_of(sample, len(record.samples))
         live = await _ask_about(context, record) if record.status == "live" else {}
         told = explain_record(record, live, context.engine.info.max_running_requests, only)
         return JSONResponse(told)  # not by way of pydantic: a timeline may have thousands of records

@@ -61,7 +61,9 @@ def parser() -> argparse.ArgumentParser:
     load.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="(default: %(default)s)")
     load.add_argument("--output-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
     load.add_argument("--shared-tokens", type=int, metavar="N", help="of prefix (default: 3/4 of the prompt)")
-    load.add_argument("--requests", type=int, metavar="N", help="a level (default: 30 s of a rate, 4 x a concurrency)")
+    load.add_argument(
+        "--requests", type=int, metavar="N", help="a level (default: 30 s of a rate, 4 x the concurrency)"
+    )
     pace = load.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests a second, at random moments")
     pace.add_argument("--concurrency", type=int, nargs="+", metavar="C", help="requests under way at once")
@@ -150,7 +152,8 @@ class _Bench:
         args, number = self._args, len(self._levels)
         usual = round(30 * pace.rate) if pace.rate is not None else 4 * int(pace.value)
         seed = args.seed * 1000 + number
-        asks = await make_asks(self._target, client, self._mix, args.requests or max(8, usual), seed)
+        count = max(args.requests or max(8, usual), pace.concurrency or 1)
+        asks = await make_asks(self._target, client, self._mix, count, seed)
         columns, rows = shutil.get_terminal_size()
         with tqdm(
             total=len(asks), desc=f"{pace.name} {pace.value:g}", unit=" requests", ncols=columns, nrows=rows,

@@ -38,9 +38,8 @@ def run_tasks(engine: AsyncEngine, args: argparse.Namespace) -> int:
     names = [name for name in args.tasks.split(",") if name]
     unknown = [name for name in names if not manager.match_tasks([name])]
     if unknown or not names:
-        raise ConfigError(
-            f"--tasks {args.tasks}: lm-eval has no {', '.join(unknown) or 'such task'}; `lm-eval ls tasks`"
-        )
+        missing = ", ".join(unknown) or "such task"
+        raise ConfigError(f"--tasks: lm-eval has no {missing}; `lm-eval ls tasks` lists them")
     adapter: Any = importlib.import_module("palladio.commands.lm_eval_model")
     lm_eval: Any = importlib.import_module("lm_eval")
     with running_scores(engine) as scores:

@@ -315,6 +315,7 @@ def memory_needs(
         state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
         layer_states=states - snapshots,
         snapshots=snapshots,
+        num_snapshots=shape.num_snapshots,
         bytes_per_page=bytes_per_device((shape.cache.pages(state.kv_cache), state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,

@@ -48,7 +48,8 @@ class MemoryNeeds:
     Attributes:
         platform: of the device, as jax names it.
         num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
-        weights, state: bytes. layer_states: bytes of states that layers keep for each slot. snapshots: of copies.
+        weights, state: bytes. layer_states: bytes of states that layers keep for each slot. snapshots: of
+            `num_snapshots` copies of a slot's.
         bytes_per_page: of KV cache, of one page number. page_size: tokens per page.
         num_tables: page numbers that these tokens take, if every block table keeps them.
         wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
@@ -68,6 +69,7 @@ class MemoryNeeds:
     num_tables: int = 1
     layer_states: int = 0
     snapshots: int = 0
+    num_snapshots: int = 0
 
     @property
     def least_cache(self) -> int:
@@ -91,6 +93,7 @@ class MemoryPlan:
     report: the table.
     num_ranks: data-parallel ranks.
     num_tables: pages that the same tokens take, if every block table keeps them.
+    num_snapshots: of states, of each rank.
     """
 
     num_pages: int
@@ -98,6 +101,7 @@ class MemoryPlan:
     report: MemoryReport
     num_ranks: int = 1
     num_tables: int = 1
+    num_snapshots: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -128,7 +132,7 @@ class MemoryPlan:
         if self.num_ranks > 1:
             pool += f", for each of {self.num_ranks} data-parallel ranks"
         states = "  of layers that keep one for each request; fewer with --max-running-requests"
-        copies = "  of states, for the prefix cache; --state-snapshot-bytes"
+        copies = f"  {self.num_snapshots} of states, for the prefix cache; --state-snapshot-bytes"
         rows = (
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
@@ -209,7 +213,8 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         layer_states=needs.layer_states,
         snapshots=needs.snapshots,
     )
-    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks, needs.num_tables)
+    num_pages, divided = pages + 1, (needs.num_ranks, needs.num_tables, needs.num_snapshots)
+    return MemoryPlan(num_pages, needs.page_size, report, *divided)
 
 
 def room_for_cache(memory: DeviceMemory, needs: MemoryNeeds) -> int:

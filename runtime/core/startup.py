@@ -266,13 +266,12 @@ def describe_engine(design: EnginePlan) -> str:
 
 def _cache_scales(design: EnginePlan) -> str:
     """Which a cache of 8 bits has, and whether the checkpoint has some that are not used; "" where there are none."""
-    is_float8 = design.shape.cache.spec.dtype.name.startswith("float8")
+    dtype = design.shape.cache.spec.dtype
     attentions = (layer.attention for layer in design.model.layers)
     has_scales = any(isinstance(spec, AttentionSpec) and spec.has_cache_scales for spec in attentions)
-    if is_float8:
-        return " (scales of the checkpoint)" if has_scales else " (scales of 1)"
-    if design.shape.cache.spec.dtype == jnp.int8:
-        return " (a scale for each token and head)"
+    if dtype.itemsize == 1:
+        of_floats = "scales of the checkpoint" if has_scales else "scales of 1"
+        return f" ({'a scale for each token and head' if dtype == jnp.int8 else of_floats})"
     return " (the checkpoint's scales are for fp8_e4m3)" if has_scales else ""
 
 

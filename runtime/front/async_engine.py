@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import EngineTransport, Liveness
-from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.text.hub import Told, read_sampling_defaults, resolve_source
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _STOP_TIMEOUT = 10.0
@@ -259,7 +260,11 @@ class AsyncEngine:
         def tell(progress: LoadProgress) -> None:
             loop.call_soon_threadsafe(self._on_message, progress)
 
-        source = await asyncio.to_thread(resolve_source, config.source, on_progress=tell)
+        stop = threading.Event()
+        try:
+            source = await asyncio.to_thread(resolve_source, config.source, told=Told(tell, stop=stop))
+        finally:
+            stop.set()  # else its thread would go on with a download, and this process could not end
         self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
         self._resolved = dataclasses.replace(config, source=source, survival=survival)
         return self._resolved

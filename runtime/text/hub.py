@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,35 +42,34 @@ _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 logger = logging.getLogger(__name__)
 
 
-def resolve_source(
-    source: ModelSource, *, needs_weights: bool = True, on_progress: OnProgress | None = None
-) -> ModelSource:
-    """The same source, with local directories for its model and its tokenizer.
-
-    Without a tokenizer of its own (or any), `tokenizer_path` is None.
-
-    Args:
-        needs_weights: else a hub id's are not downloaded.
-        on_progress: is told of a download, from another thread.
-
-    Raises:
-        ConfigError: see resolve_model_path.
-    """
-    place = (source.revision, source.download_dir, Told(on_progress))
-    needs_weights = needs_weights and source.load_format != "dummy"
-    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights))
-    tokenizer = None
-    if source.tokenizer_path is not None and not source.skip_tokenizer_init:
-        tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
-    return dataclasses.replace(source, model_path=model, tokenizer_path=tokenizer)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
     """Who is told of a download: see `hub_download.download`."""
 
     on_progress: OnProgress | None = None
     on_listing: Callable[[Listing], None] | None = None
+    stop: threading.Event | None = None
+
+
+def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Told = Told()) -> ModelSource:
+    """The same source, with local directories for its model and its tokenizer.
+
+    Without a tokenizer of its own (or any), `tokenizer_path` is None.
+
+    Args:
+        needs_weights: else a hub id's are not downloaded.
+        told: of a download.
+
+    Raises:
+        ConfigError: see resolve_model_path.
+    """
+    place = (source.revision, source.download_dir, told)
+    needs_weights = needs_weights and source.load_format != "dummy"
+    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights))
+    tokenizer = None
+    if source.tokenizer_path is not None and not source.skip_tokenizer_init:
+        tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
+    return dataclasses.replace(source, model_path=model, tokenizer_path=tokenizer)
 
 
 def resolve_model_path(
@@ -184,7 +184,7 @@ def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
     """
     flag, name = wanted.flag, repository.name
     try:
-        return download(repository, told.on_progress, told.on_listing)
+        return download(repository, told.on_progress, told.on_listing, told.stop)
     except ConfigError:
         raise  # of whoever is told
     except HFValidationError:

@@ -3,18 +3,23 @@
 import contextlib
 import dataclasses
 import difflib
+import json
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
-from tqdm import tqdm
 
 from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.text.hub_worker import Silent
 
 OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too
+_WORKER = "palladio.runtime.text.hub_worker"
+_END_SECONDS = 2.0  # that the process which downloads has to end
 _INTERVAL = 0.3  # seconds between two looks at what has arrived
 _CLOSE = 0.6  # of names: "Qwen3-8B" and "Qwen/Qwen3-8B"
 _MOST_NAMES = 3
@@ -105,7 +110,7 @@ def list_files(repository: Repository) -> Listing:
         HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError: it has no such repository, or does not answer.
     """
     try:
-        found = snapshot_download(**_arguments(repository), dry_run=True, tqdm_class=_Silent)
+        found = snapshot_download(**_arguments(repository), dry_run=True, tqdm_class=Silent)
     except DryRunError as error:
         cause = error.__cause__ or error
         if isinstance(cause, HfHubHTTPError):
@@ -115,7 +120,10 @@ def list_files(repository: Repository) -> Listing:
 
 
 def download(
-    repository: Repository, on_progress: OnProgress | None = None, on_listing: Callable[[Listing], None] | None = None
+    repository: Repository,
+    on_progress: OnProgress | None = None,
+    on_listing: Callable[[Listing], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Path:
     """The folder of its files, of which those that are not in the cache are downloaded.
 
@@ -123,7 +131,8 @@ def download(
     is continued where it stopped.
 
     Args:
-        on_progress: is told of bytes, from another thread. on_listing: is told once what there is.
+        on_progress: is told of bytes. on_listing: is told once what there is.
+        stop: is set, from another thread, when nobody waits for the files any more.
 
     Raises:
         see list_files.
@@ -131,10 +140,49 @@ def download(
     listing = list_files(repository)
     if on_listing is not None:
         on_listing(listing)
-    with contextlib.ExitStack() as at_end:
-        if listing.missing and on_progress is not None:
-            at_end.enter_context(_watched(repository.folder / "blobs", listing, on_progress))
-        return Path(snapshot_download(**_arguments(repository), tqdm_class=_Silent))
+    if not listing.missing:
+        return Path(snapshot_download(**_arguments(repository), tqdm_class=Silent))
+    return fetch(repository, listing, on_progress or (lambda progress: None), stop or threading.Event())
+
+
+def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, stop: threading.Event) -> Path:
+    """Downloads in a process of its own, and tells what has arrived on the disk: the hub's own bars differ from version
+    to version, and by protocol.
+
+    Raises:
+        OSError: it failed, or `stop` was set.
+    """
+    blobs, total, here = repository.folder / "blobs", listing.total, listing.total - listing.missing
+    before = _size(blobs)
+    on_progress(LoadProgress("download", here, total))
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        where = {"endpoint": hub_endpoint(), "cache_dir": str(repository.cache)}
+        child.stdin.write(f"{json.dumps(_arguments(repository) | where)}\n".encode())
+        child.stdin.flush()
+        while child.poll() is None:
+            if stop.wait(_INTERVAL):
+                raise OSError("the download was stopped")
+            on_progress(LoadProgress("download", min(here + max(0, _size(blobs) - before), total - 1), total))
+        said = child.stdout.read()
+    finally:
+        child.stdin.close()  # by which it ends, if it has not
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_END_SECONDS)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    try:
+        found = json.loads(said)
+    except ValueError:
+        raise OSError(f"the process that downloads ended with {child.returncode}") from None
+    if "error" in found:
+        raise OSError(found["error"])
+    on_progress(LoadProgress("download", total, total))
+    return Path(found["folder"])
 
 
 def cached_names(cache_dir: str | None = None) -> list[str]:
@@ -165,29 +213,6 @@ def _arguments(repository: Repository) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _watched(blobs: Path, listing: Listing, on_progress: OnProgress) -> Iterator[None]:
-    """Tells what has arrived on the disk. The hub's own bars differ from version to version, and by protocol."""
-    total, here, before = listing.total, listing.total - listing.missing, _size(blobs)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_INTERVAL):
-            arrived = max(0, _size(blobs) - before)
-            on_progress(LoadProgress("download", min(here + arrived, total - 1), total))
-
-    on_progress(LoadProgress("download", here, total))
-    thread = threading.Thread(target=watch, name="download-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-        done.set()
-        thread.join()
-        on_progress(LoadProgress("download", total, total))
-    finally:
-        done.set()
-
-
 def _size(folder: Path) -> int:
     size = 0
     with contextlib.suppress(OSError):
@@ -195,10 +220,3 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):  # it has just got its name
                 size += file.stat().st_size
     return size
-
-
-class _Silent(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """The hub's own bars, not shown."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "disable": True})

@@ -25,10 +25,10 @@ DASHBOARD_FAULTS = (
         ("tests/runtime/core/test_observers.py",),
     ),
     Fault(
-        "old rows of the history lose nine tenths of what was counted",
+        "old rows of the history add their gauges up",
         "http/observability/history.py",
-        "        merged, gauges = rows[-1].copy(), slice(1, self.columns.first_counter)\n",
-        "        merged, gauges = rows[0].copy(), slice(1, self.columns.first_counter)\n",
+        "np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)",
+        "np.where(counts > 0, sums, np.nan)",
         ("tests/http/observability/test_history.py",),
     ),
     Fault(
@@ -72,6 +72,34 @@ DASHBOARD_FAULTS = (
         "Sampler(context.engine, context.observer) if context.config.ui else None",
         "Sampler(context.engine, context.observer)",
         ("tests/http/routes/test_dashboard.py",),
+    ),
+    Fault(
+        "the history begins with the first visitor",
+        "http/server.py",
+        "for worker in (*workers, sampler):",
+        "for worker in workers:",
+        ("tests/http/test_server.py",),
+    ),
+    Fault(
+        "an open dashboard fills the access log",
+        "http/settings/log_config.py",
+        "return not (path.endswith(DASHBOARD) and status == 200)",
+        "return not (path == DASHBOARD and status == 500)",
+        ("tests/http/observability/test_access_log.py",),
+    ),
+    Fault(
+        "a task that asks the engine as it is cancelled goes on",
+        "runtime/front/control_calls.py",
+        "            async with asyncio.timeout(timeout):\n                return await reply\n",
+        "            return await asyncio.wait_for(reply, timeout)\n",
+        ("tests/runtime/front/test_control_calls.py",),
+    ),
+    Fault(
+        "the leader of a slice is killed while its requests finish",
+        "deploy/kubernetes/slice/leader-worker-set.yaml",
+        'exec: {command: [sleep, "80"]}',
+        'exec: {command: [sleep, "5"]}',
+        ("tests/palladio/test_kubernetes.py",),
     ),
     Fault(
         "an alert asks for a metric that there is not",

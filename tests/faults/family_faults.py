@@ -71,4 +71,11 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
         "first=self.start if is_open and keep_tags else",
         ("tests/http/reasoning/test_reasoning.py",),
     ),
+    Fault(
+        "a model quantized by MLX is taken for one that is not quantized",
+        "runtime/text/foreign_models.py",
+        'or "group_size" not in quantization:',
+        'or "group_size" in quantization:',
+        ("tests/runtime/text/test_hub.py",),
+    ),
 )

@@ -3,11 +3,10 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.docs_faults import DOCS_FAULTS
 from tests.faults.fault import Fault
+from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
-from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -394,5 +393,7 @@ FAULTS = (
         "pl.when(number & (2 << power) != 0)",
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
-    *(*DOCS_FAULTS, *MODEL_FAULTS, *DASHBOARD_FAULTS, *TIMELINE_FAULTS),
+    *DOCS_FAULTS,
+    *MODEL_FAULTS,
+    *FEATURE_FAULTS,
 )

@@ -107,13 +107,11 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
         ENGINE,
     ),
     Fault(
-        "a snapshot is taken before its step has run on the device",
+        "a snapshot is published that nothing was copied to",
         "runtime/execution/model_runner.py",
-        """self._copy_states(step, "before")
+        """            self._copy_states(step, "after")
 """,
-        """self._copy_states(step, "before")
-        self._copy_states(step, "after")
-""",
+        "",
         ENGINE,
     ),
     Fault(

@@ -63,4 +63,11 @@ TIMELINE_FAULTS = (
         "if num_bytes >= 0:",
         _EXPLAINED,
     ),
+    Fault(
+        "parts of a drawn timeline overlap",
+        "http/pages/files/chat/timeline_records.js",
+        "const start = Math.max(end, chunk.after_seconds);",
+        "const start = Math.min(end, chunk.after_seconds);",
+        ("tests/http/pages/test_modules.py",),
+    ),
 )

@@ -196,7 +196,7 @@ def test_it_outlives_the_engine(load: str, embedded_model_server: Server, look: 
     board.wait_shown()
     board.until(lambda: board.number("running") > 0, 60.0)
     assert "engine" in board.text("section:has(> div > [aria-label='Last errors'])")
-    assert re.search(r"Engine restarts\s*1", board.text("#cards"))
+    assert re.search(r"Engine restarts\s*[1-9]", board.text("#cards"))
     gap = board.view.page.locator("section.chart path.line-1").first.get_attribute("d")
     assert gap.count("M") >= 2, "the line has a gap"
     board.check_clean()
@@ -212,6 +212,7 @@ def test_it_waits_for_a_server_that_is_away(open_board: Callable[..., Board], ac
     assert page.locator("#trouble").is_hidden()
 
 
+@pytest.mark.smoke
 def test_the_key_is_asked_once_and_a_wrong_one_is_told(open_board: Callable[..., Board]) -> None:
     board = open_board(api_key="alice:aaaaaaaa", admin_api_key=KEY)
     page = board.view.page

@@ -328,3 +328,17 @@ def test_openmetrics_on_request(http: httpx.Client) -> None:
     answer = http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
+
+
+def test_what_routers_read_is_one_sample(http: httpx.Client, engine: FakeEngine) -> None:
+    scrape = Scrape(http)
+    pages = str(20480 // 16)
+    assert scrape("sglang:cache_config_info", page_size="16", num_pages=pages) == 1
+    assert scrape("vllm:cache_config_info", block_size="16", num_gpu_blocks=pages) == 1
+    assert (scrape("vllm:prefix_cache_queries_total"), scrape("vllm:prefix_cache_hits_total")) == (80, 20)
+    one = RankStats(num_running=3, num_waiting=2, num_used_tokens=160, num_total_tokens=640, num_prompt_tokens=8)
+    engine.ranks = [one, dataclasses.replace(one, num_running=1, num_used_tokens=0)]
+    scrape = Scrape(http)
+    assert (scrape("vllm:num_requests_running"), scrape("vllm:num_requests_waiting")) == (4, 4)
+    assert scrape("vllm:kv_cache_usage_perc") == 160 / 1280
+    assert scrape("vllm:prefix_cache_queries_total") == 16

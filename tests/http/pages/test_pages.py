@@ -42,7 +42,8 @@ def test_nothing_inline_foreign_or_framed_is_allowed(serve: Serve) -> None:
     rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
-    assert (rules["trusted-types"], rules["require-trusted-types-for"]) == ("'none'", "'script'")
+    assert (rules["trusted-types"], rules.get("require-trusted-types-for")) == ("'none'", "'script'")
+    assert rules["frame-ancestors"] == rules["form-action"] == "'none'"
     assert not re.search(r"unsafe|data:|\*|https?:", POLICY)
 
 
@@ -56,6 +57,8 @@ def test_a_browser_asks_again_and_loads_only_what_has_changed(serve: Serve) -> N
             assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
             assert again.headers["content-security-policy"] == POLICY
         assert ask(url, path, if_none_match='"other"', **BROWSER).status_code == 200
+    files = page_files().values()
+    assert len({file.tag for file in files}) == len({file.content for file in files})
     packed = httpx.Client(base_url=url, headers={"accept-encoding": "gzip"}, verify=False).stream("GET", SCRIPT)
     with packed as answer:
         assert answer.headers["content-encoding"] == "gzip"
@@ -107,5 +110,8 @@ def test_pages_hold_nothing_inline_and_load_nothing_from_elsewhere() -> None:
             assert not re.search(r"@import|url\((?!#)", text), name
 
 
-def test_the_pages_are_small() -> None:
-    assert sum(len(file.content) for file in page_files().values()) <= 500_000
+@pytest.mark.parametrize(("page", "other"), [("chat", "dashboard"), ("dashboard", "chat")])
+def test_a_page_is_small(page: str, other: str) -> None:
+    own = {name: len(file.content) for name, file in page_files().items() if not name.startswith(other)}
+    assert any(name.startswith(page) for name in own)
+    assert sum(own.values()) <= 500_000

@@ -21,11 +21,13 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
     engine.ranks = [BUSY, IDLE]
     answer = http.get("/v1/loads?include=core").raise_for_status().json()
     assert answer["version"] == __version__
+    assert answer["dp_rank_count"] == 2
     busy, idle = answer["loads"]
     assert busy == {
         "dp_rank": 0,
         "num_running_reqs": 3,
         "num_waiting_reqs": 2,
+        "num_total_reqs": 5,
         "num_used_tokens": 160,
         "num_total_tokens": 184,
         "max_total_num_tokens": 640,

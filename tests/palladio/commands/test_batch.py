@@ -1,7 +1,12 @@
 """`palladio batch` with an engine that says what it is told: order, failures, and what a kill leaves to do."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ from palladio.runtime.text.tokenizer import Tokenizer
 from palladio.server_args import parse_server_args
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
+from tests.source_tree import ROOT
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ARGS = parse_server_args([MODEL]).args
@@ -111,3 +117,36 @@ def test_exit_codes(
         assert message in capsys.readouterr().err
     assert main(["batch", "nowhere.jsonl", "-o", str(work.output), "--overwrite"]) == 2
     assert "FILE nowhere.jsonl: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_kill_of_the_process_loses_and_repeats_nothing(work: batch._Work) -> None:
+    """With the embedded model: answers that were kept before the kill are those of the output."""
+    bodies = ({"messages": [{"role": "user", "content": f"What is {number} plus 2?"}]} for number in range(150))
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": b} for n, b in enumerate(bodies)
+    ]
+    work.file.write_bytes(jsonl(lines))
+    flags = ["--max-running-requests=4", "--context-length=512"]
+    command = [sys.executable, "-m", "palladio", "batch", str(work.file), "-o", str(work.output), *flags]
+    child = subprocess.Popen(command, cwd=ROOT)
+    kept: dict[int, bytes] = {}
+    deadline = time.monotonic() + 200
+    while len(kept) < 20:
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.05)
+        if (work.state / "palladio.db").exists():
+            with (
+                contextlib.suppress(sqlite3.Error),
+                contextlib.closing(sqlite3.connect(work.state / "palladio.db")) as db,
+            ):
+                kept = dict(db.execute("SELECT line, record FROM batch_results"))
+    child.kill()
+    child.wait()
+    assert len(kept) < 150
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert result.returncode == 0, result.stderr
+    assert ids(work.output) == [str(number) for number in range(150)]
+    written = work.output.read_bytes().splitlines()
+    assert {line: written[line - 1] for line in kept} == {line: record.strip() for line, record in kept.items()}

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from palladio.__main__ import main
+from palladio.commands import bench
 from tests.fake_openai import FakeServer, fake_server
 
 
@@ -53,3 +55,25 @@ def test_exit_codes(server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFi
     assert "HTTP 500: broken" in capsys.readouterr().err
     assert main(["bench", "--base-url", "http://127.0.0.1:9"]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_measured(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, run_asks = [], bench.run_asks
+
+    async def interrupted(*words: Any, **named: Any) -> dict[str, Any]:
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(await run_asks(*words, **named))
+        return measured[0]
+
+    monkeypatch.setattr(bench, "run_asks", interrupted)
+    file = tmp_path / "out.json"
+    assert (
+        main(["bench", "--base-url", server.url, "--concurrency", "2", "12", "--requests", "4", f"--json={file}"])
+        == 130
+    )
+    assert "stopped; what was measured so far" in capsys.readouterr().err
+    (level,) = json.loads(file.read_text())["levels"]
+    assert (level["load"], level["requests"]) == (2.0, 4)

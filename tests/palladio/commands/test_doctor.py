@@ -58,9 +58,9 @@ def test_devices(
 
 def test_a_device_that_somebody_holds_does_not_hang_it() -> None:
     start = time.monotonic()
-    found = probe_devices([sys.executable, "-c", "import time; time.sleep(600)"], os.environ, 0.3)
+    found = probe_devices([sys.executable, "-c", "import time; time.sleep(20)"], os.environ, 0.3)
     assert found == {"error": "no answer within 0.3 s: another process may hold the device"}
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 15
     said = probe_devices([sys.executable, "-c", "print('noise'); print('{\"devices\": []}')"], os.environ, 60)
     assert said == {"devices": []}
     broken = probe_devices([sys.executable, "-c", "raise SystemExit('no module named jax')"], os.environ, 60)
@@ -103,7 +103,7 @@ def test_folders_ports_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         port = taken.getsockname()[1]
         (found,) = check_port(port)
         assert (found.verdict, f"palladio serve --port {port + 1}" in found.fix) == ("warn", True)
-    monkeypatch.setattr(doctor_checks.resource, "getrlimit", lambda which: (1024, 65536))
+    monkeypatch.setattr("palladio.commands.doctor_checks.resource.getrlimit", lambda which: (1024, 65536))
     files, shm = check_limits(tmp_path)
     assert (files.verdict, files.fix, shm.about) == ("warn", "ulimit -n 65536", "shared memory")
 
@@ -127,7 +127,7 @@ def test_the_command_and_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "probe_devices", lambda command, environment, limit: dict(CPU))
-    monkeypatch.setattr(doctor.Machine, "look", lambda: BARE)
+    monkeypatch.setattr(Machine, "look", lambda: BARE)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("HF_TOKEN", "hf_verysecrettoken")
     assert main(["doctor", "--json", "--port", "0"]) == 0

@@ -1,7 +1,12 @@
 """`palladio eval --perplexity`: windows that count each token once, and transformers' numbers."""
 
+import collections
+import json
 import re
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,6 +15,7 @@ import pytest
 from palladio import __main__ as cli
 from palladio import launch_server
 from palladio.commands import evaluate
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import FLAGS
@@ -41,9 +47,9 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
     cache = f"--compilation-cache-dir={FLAGS['compilation_cache_dir']}"
     usual = ["--model-path", str(tmp_path / "model"), "--max-running-requests=2", "--compile=lazy", cache]
 
-    def run(*flags: str, text: str = "text") -> tuple[int, str]:
-        path = str(tmp_path / text)
-        code = cli.main(["eval", "--perplexity", path, *usual, "--context-length=96", "--max-total-tokens=512", *flags])
+    def run(*flags: str, text: str = "text", what: list[str] | None = None) -> tuple[int, str]:
+        what = what or ["--perplexity", str(tmp_path / text)]
+        code = cli.main(["eval", *what, *usual, "--context-length=96", "--max-total-tokens=512", *flags])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -89,3 +95,74 @@ def test_the_loss_is_transformers(told: Any, tmp_path: Path) -> None:
 def test_bad_flags(flags: tuple[str, ...], text: str, message: str, told: Any) -> None:
     code, said = told(*flags, text=text)
     assert (code, message in said) == (2, True), said
+
+
+class _Tasks:
+    """What lm-eval has of its `lm_eval.tasks`, with one task."""
+
+    def __init__(self, include_path: str | None) -> None:
+        assert include_path is None
+
+    def match_tasks(self, names: list[str]) -> list[str]:
+        return [name for name in names if name == "tiny"]
+
+
+def _install_lm_eval(monkeypatch: pytest.MonkeyPatch, evaluate_model: Any) -> None:
+    """As much of lm-eval as the adapter asks for."""
+    parts = {
+        "lm_eval": {"simple_evaluate": evaluate_model, "__spec__": ModuleSpec("lm_eval", None)},
+        "lm_eval.api": {},
+        "lm_eval.api.model": {"TemplateLM": object},
+        "lm_eval.tasks": {"TaskManager": lambda include_path: _Tasks(include_path)},
+        "lm_eval.utils": {
+            "get_rolling_token_windows": lambda ids, prefix, size, context: [([prefix, *ids[:-1]], ids)],
+            "make_disjoint_window": lambda pair: (pair[0][:1], pair[1]),
+        },
+    }
+    for name, values in parts.items():
+        module = ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "palladio.commands.lm_eval_model", raising=False)
+
+
+def test_tasks_of_lm_eval(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Any) -> None:
+    """Log-likelihoods are those of `--perplexity`; the likeliest continuation is the greedy answer."""
+    ask = collections.namedtuple("ask", "args")
+    kept: dict[str, Any] = {}
+
+    def evaluate_model(model: Any, tasks: list[str], **options: Any) -> dict[str, Any]:
+        ids, prompt = model.tok_encode(TEXT[:60]), model.tok_encode(TEXT[:40])
+        request = GenerationRequest("greedy", prompt, SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
+
+        async def greedy() -> list[int]:
+            outputs = model._scores._engine.generate(request)
+            return [token async for output in outputs for token in output.token_ids]
+
+        (said,) = model._scores._wait([greedy()], "")
+        pairs = [(ids[:1], ids[1:]), ([model.prefix_token_id], ids), (prompt, said), (prompt, [3, 3])]
+        kept["scores"] = model._loglikelihood_tokens([(None, *pair) for pair in pairs])
+        kept["rolling"] = model.loglikelihood_rolling([ask((TEXT[:60],))])
+        kept["answers"] = model.generate_until([ask((TEXT[:40], {"until": ["\n\n"], "max_gen_toks": 4}))] * 2)
+        kept["options"], kept["length"], kept["count"] = options, model.max_length, len(ids)
+        return {"results": {"tiny": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "tiny"}}, "samples": object()}
+
+    _install_lm_eval(monkeypatch, evaluate_model)
+    code, said = told("--limit=3", f"--json={tmp_path / 'out.json'}", what=["--tasks=tiny"])
+    assert (code, said.splitlines()[-1]) == (0, "tiny acc 0.5000 ± 0.1000")
+    assert json.loads((tmp_path / "out.json").read_text())["results"]["tiny"]["acc,none"] == 0.5
+    assert (kept["options"]["limit"], kept["length"]) == (3, 96)
+    whole, first, greedy, other = kept["scores"]
+    assert [greedy[1], other[1]] == [True, False]
+    assert other[0] < greedy[0] < 0
+    assert kept["rolling"] == [pytest.approx(first[0], abs=1e-4)]
+    assert kept["answers"][0] == kept["answers"][1] != ""
+    (tmp_path / "short").write_text(TEXT[:60])
+    (found,) = SAID.findall(told("--window=96", text="short")[1])
+    assert int(found[3]) == kept["count"] - 1
+    assert whole[0] == pytest.approx(-float(found[1]) * int(found[3]), rel=1e-4)
+    code, said = told(what=["--tasks=tiny,nonesuch"])
+    assert (code, said) == (2, "error: --tasks: lm-eval has no nonesuch; `lm-eval ls tasks` lists them\n")
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert told(what=["--tasks=tiny"]) == (2, "error: --tasks needs lm-eval: pip install lm-eval\n")

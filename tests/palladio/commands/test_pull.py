@@ -1,11 +1,14 @@
 """`palladio pull` from a small hub on this machine, and `palladio list` of what it left."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +56,7 @@ def test_exit_codes_of_pull(
 ) -> None:
     assert main(["pull", "org/modle"]) == 2
     assert f"{hub.url} has no such repository" in capsys.readouterr().err
-    room = namedtuple("Room", "total used free")
+    room = namedtuple("room", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room(9, 0, 1000))
     assert main(["pull", "org/model"]) == 2
     assert f"error: {tmp_path / 'cache'} has room for 1.0 kB, and " in capsys.readouterr().err
@@ -112,26 +115,70 @@ async def test_serving_a_hub_id_tells_of_its_download(hub: FakeHub) -> None:
     assert seen[-1].done == seen[-1].total == sum(map(len, MODEL.values()))
 
 
+@contextlib.contextmanager
+def process(hub: FakeHub, cache: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which reads the environment."""
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-m", "palladio", *words]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        hub.release.set()
+        child.kill()
+        child.communicate()
+
+
 @pytest.mark.slow
-def test_pull_in_a_process_of_its_own_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_a_pull_goes_on_after_a_kill(tmp_path: Path) -> None:
+    with running_hub() as hub:
+        hub.repositories, hub.hold = {"org/model": MODEL}, "model.safetensors"
+        with process(hub, tmp_path, "pull", "org/model") as child:
+            assert hub.held.wait(60)
+            deadline = time.monotonic() + 60
+            while len(list(tmp_path.glob("models--*/snapshots/*/*"))) < len(MODEL) - 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            child.kill()
+            child.wait()
+        hub.hold = None
+        hub.requests.clear()
+        with process(hub, tmp_path, "pull", "org/model") as again:
+            assert again.wait(60) == 0
+        assert hub.fetched() == ["model.safetensors"]
+        assert list(tmp_path.glob("models--*/blobs/*.incomplete")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "status"), [(["pull", "org/model"], 130), (["serve", "org/model", "--port=0"], 0)])
+def test_ctrl_c_ends_a_download_at_once(words: list[str], status: int, tmp_path: Path) -> None:
+    with running_hub() as hub:
+        hub.repositories, hub.hold = {"org/model": MODEL}, "model.safetensors"
+        with process(hub, tmp_path, *words) as child:
+            assert hub.held.wait(60)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(10) == status
+        assert list(tmp_path.glob("models--*/blobs/*.incomplete")) == []
+
+
+@pytest.mark.slow
+def test_serving_a_name_pulls_it_and_then_serves(tmp_path: Path) -> None:
     with running_hub() as hub:
         hub.repositories = {"org/model": MODEL}
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-        command = [sys.executable, "-m", "palladio", "pull", "org/model"]
-        hub.hold = "model.safetensors"
-        child = subprocess.Popen(command, cwd=ROOT, env=environment)
-        assert hub.held.wait(60)
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("models--*/snapshots/*/*"))) < len(MODEL) - 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        child.kill()
-        child.wait()
-        hub.hold = None
-        hub.release.set()
-        hub.requests.clear()
-        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-        assert result.returncode == 0, result.stderr
-        assert hub.fetched() == ["model.safetensors"]
-        offline = {**environment, "HF_HUB_OFFLINE": "1"}
-        assert subprocess.run(command, cwd=ROOT, env=offline, check=False, timeout=60).returncode == 0
+        flags = ["--port=0", "--context-length=512", "--max-running-requests=1", "--log-level=info"]
+        with process(hub, tmp_path, "serve", "org/model", *flags) as child:
+            assert child.stderr is not None
+            address = ""
+            for line in child.stderr:
+                address = line.partition("running on ")[2].split(" ")[0] or address
+                if "fired up" in line:
+                    break
+            body = {"model": "org/model", "prompt": "Hi", "max_tokens": 2}
+            request = urllib.request.Request(
+                f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert json.load(answer)["usage"]["completion_tokens"] <= 2
+            child.send_signal(signal.SIGINT)
+            assert child.wait(30) == 0
+        assert sorted(hub.fetched()) == sorted(MODEL)

@@ -52,6 +52,10 @@ async def test_what_fails_is_told(server: FakeServer) -> None:
     server.status, server.body = 429, {"error": {"message": "too many", "code": "x"}}
     assert (await asked(target)).error == "HTTP 429: too many"
     assert "does not answer: " in (await asked(Target("http://127.0.0.1:9", "m"))).error
+    garbage = await asyncio.start_server(lambda reader, writer: writer.write(b"what\r\n\r\n"), "127.0.0.1", 0)
+    async with garbage:
+        port = garbage.sockets[0].getsockname()[1]
+        assert "does not answer: " in (await asked(Target(f"http://127.0.0.1:{port}", "m"))).error
     for address in ("ftp://x", "http://", "http://host:port"):
         with pytest.raises(ConfigError, match="--base-url"):
             HttpClient(address)
@@ -71,6 +75,16 @@ async def test_connections_are_used_again_and_renewed(server: FakeServer) -> Non
     with pytest.raises(ClientError):
         async with HttpClient(server.url).stream("GET", "models"):
             raise ValueError("while it is read")
+
+
+async def test_leaving_an_answer_closes_its_connection(server: FakeServer) -> None:
+    """By that the server knows that nobody listens."""
+    server.deltas, server.delay = [{"content": "x"}] * 2000, 0.001
+    async with HttpClient(server.url) as client:
+        async with client.stream("POST", "completions", {}) as response:
+            assert await anext(response.events())
+        assert await asyncio.to_thread(server.left.wait, 10)
+        assert (await client.ask("GET", "models"))[0] == 200
 
 
 async def test_concurrency_is_kept_and_rates_come_at_random(server: FakeServer) -> None:

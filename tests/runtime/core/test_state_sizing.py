@@ -34,7 +34,7 @@ def test_memory_is_shared_between_states_snapshots_and_pages(caplog: pytest.LogC
     )
     config = EngineConfig.from_flags({"model_path": "m"})
     table = "\n".join(few.plan(config, 0).table())
-    assert "  snapshots" in table
+    assert f"  {shape.num_snapshots} of states, for the prefix cache; --state-snapshot-bytes" in table
     assert few.plan(config, 0).report.snapshots == shape.num_snapshots * 3 * ONE
     assert f"{shape.num_snapshots} snapshots of 18.4 MiB a device" in describe_snapshots(shape, "A")
     assert shape.page_groups.snapshots is not None

@@ -1,6 +1,7 @@
 """Downloads from a small hub on this machine: sizes before the bar, progress, what is not fetched twice, refusals."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield found
 
 
-def test_a_download_tells_its_size_and_how_far_it_is(hub: FakeHub) -> None:
+def test_a_download_tells_its_size_and_how_far_it_is(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    use_hub(hub, str(tmp_path / "cache"), monkeypatch, child=True)
     listings, progress = [], []
     folder = resolve_model_path("org/model", told=Told(progress.append, listings.append))
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
@@ -72,6 +77,32 @@ def test_a_connection_that_breaks_is_continued_where_it_stopped(hub: FakeHub, mo
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     ranges = [asked for method, path, asked in hub.requests if method == "GET" and path.endswith("model.safetensors")]
     assert ranges == [None, "bytes=50000-"]
+
+
+def test_a_download_that_nobody_waits_for_ends_at_once(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at Ctrl-C; its client would go on until the file is there."""
+    monkeypatch.undo()
+    use_hub(hub, str(tmp_path / "cache"), monkeypatch, child=True)
+    hub.hold, stop = "model.safetensors", threading.Event()
+    failures = []
+
+    def pull() -> None:
+        try:
+            pull_model("org/model", None, None, Told(stop=stop))
+        except ConfigError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    assert hub.held.wait(60)
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    hub.release.set()
+    assert "could not be downloaded (the download was stopped)" in failures[0]
+    assert list(tmp_path.glob("cache/*/blobs/*.incomplete")) == []
 
 
 def test_refusals_say_what_was_looked_for_and_where(

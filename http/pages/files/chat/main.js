@@ -158,10 +158,7 @@ class ChatPage {
   show() {
     const { path } = this.conversations;
     if (!path.length) this.#showEmpty();
-    else {
-      this.thread.list.querySelector(".empty")?.remove();
-      this.thread.show(path);
-    }
+    else this.thread.show(path);
     this.composer.setBusy(this.answers.isBusy(this.conversations.current.id));
     this.#drawContext();
   }
@@ -301,9 +298,7 @@ class ChatPage {
     try {
       if (file.size > MAX_IMPORT) throw new ImportError("The file has more than 256 MB.");
       const number = await this.conversations.importText(await file.text());
-      this.thread.clear();
-      this.show();
-      this.thread.toEnd();
+      await this.open(this.conversations.current.id);
       if (number) this.announcer.say(`${number} conversations imported.`);
     } catch (error) {
       if (!(error instanceof ImportError)) throw error;

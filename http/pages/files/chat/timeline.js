@@ -23,7 +23,7 @@ function drawSample(sample, isOneOfMany) {
   const { parts, note } = partsOf(sample);
   const heading = isOneOfMany && el("h4", { class: "timeline-heading" }, `Sample ${sample.index + 1}`);
   if (!parts.some(({ start, end }) => end > start)) return el("div", { class: "timeline-sample" }, heading, el("p", { class: "timeline-note" }, "The engine has told nothing of this answer."));
-  const told = el("p", { class: "timeline-told", role: "status" });
+  const told = el("p", { class: "timeline-told", role: "status" }, "Point at a part, or go through them with the arrow keys.");
   const chart = new TimelineChart(parts, (text) => (told.textContent = text));
   return el(
     "div",
