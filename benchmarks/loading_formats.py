@@ -3,8 +3,8 @@
     python benchmarks/loading_formats.py [--json FILE]
 
 Checkpoints of Qwen3's shape, 67 million parameters, written by the test suite's own writers of formats; each is loaded
-in a fresh process, and converted. The device is the CPU, so its arrays are the host's memory: "beyond" is what the peak is
-above them. "planned" is what the memory plan counts before anything is loaded.
+in a fresh process, and converted. The device is the CPU, so its arrays are the host's memory: "beyond" is what the peak
+is above them. "planned" is what the memory plan counts before anything is loaded.
 """
 
 import argparse
