@@ -36,7 +36,9 @@ SHAPE: dict[str, Any] = {
     "vocab_size": 8192,
 }
 GROUP = 128
-CT_GROUP = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": True}}}
+CT_GROUP: dict[str, Any] = {
+    "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": True}}
+}
 CT_GROUP["group_0"]["weights"] |= {"strategy": "group", "group_size": GROUP}
 FORMATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FP8, a scale per channel": (stored.float8, {"quant_method": "fbgemm_fp8"}),
@@ -107,6 +109,11 @@ def convert(path: Path, to: Path, quantization: str | None) -> int:
     return size_of(to)
 
 
+def drawn(make: Callable[..., Any], _: str, rng: Any, shape: tuple[int, ...]) -> Any:
+    """A matrix of a format, whatever the module is called."""
+    return make(rng, shape)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
@@ -120,11 +127,15 @@ def main() -> None:
         ]
         for number, (name, (make, quantization)) in enumerate(FORMATS.items()):
             path = make_checkpoint(Path(folder) / f"stored-{number}", "qwen3", **SHAPE)
-            stored.rewrite(path, lambda _, rng, shape, make=make: make(rng, shape), quantization)
+            stored.rewrite(path, functools.partial(drawn, make), quantization)
             cases.append((name, path, None))
         print("| checkpoint | on disk | planned | on the device | host beyond | seconds | converted |  (MiB)")
         for number, (name, path, kind) in enumerate(cases):
-            row = {"checkpoint": name, "disk": (path / "model.safetensors").stat().st_size, **load(path, kind)}
+            row: dict[str, Any] = {
+                "checkpoint": name,
+                "disk": (path / "model.safetensors").stat().st_size,
+                **load(path, kind),
+            }
             row["converted"] = convert(path, Path(folder) / f"converted-{number}", kind)
             rows.append(row)
             sizes = (f"{row[key] / 2**20:.1f}" for key in ("disk", "planned", "measured", "beyond"))

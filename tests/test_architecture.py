@@ -191,7 +191,7 @@ def test_every_room_is_on_a_floor_and_says_what_it_owns(top, floors):
 @pytest.mark.parametrize(("top", "floors"), FLOORS.items())
 def test_the_map_in_the_docs_shows_these_floors(top, floors):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    lines = page.split(f"<!-- floors of {top} -->\n```\n")[1].split("\n```")[0].split("\n")
+    lines = page.split(f"<!-- floors of {top} -->\n```text\n")[1].split("\n```")[0].split("\n")
     shown = [tuple(re.split(r"\s{2,}", line)[0].split(" | ")) for line in lines]
     assert shown == [floor if floor != ("",) else (TOP_FILES[top],) for floor in floors]
 

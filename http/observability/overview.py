@@ -1,4 +1,4 @@
-"""What the dashboard shows of this moment, for orjson: see docs/api.md, "The dashboard's data"."""
+"""What the dashboard shows of this moment, for orjson: see docs/api/server.md, "The dashboard's data"."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -289,9 +289,10 @@ def check_states(config: EngineConfig, model: ModelConfig) -> None:
     what = f"layers of {model.architecture} keep states"
     if config.speculative.num_drafts:
         raise ConfigError(
-            f"--speculative-algorithm: {what}, which cannot go back to before a draft that is wrong; leave it out"
+            f"--speculative-algorithm: {what}, which cannot be rolled back after a wrong draft; leave the flag out"
         )
     if config.execution.deterministic:
         raise ConfigError(
-            f"--deterministic: {what}, whose last bits depend on where a prompt is divided into chunks; leave it out"
+            f"--deterministic: {what}, whose last bits depend on how a prompt is divided into chunks; "
+            "leave the flag out"
         )

@@ -32,4 +32,4 @@ def test_the_memory_plan_is_shown_as_it_is_logged() -> None:
     sizes = (79.25, 0.92 * 79.25, 14.96, 53.5, 0.33, 1.98)
     report = MemoryReport(*(int(size * 2**30) for size in sizes))
     table = MemoryPlan(num_pages=438_272 // 16 + 1, page_size=16, report=report).table()
-    assert "".join(f"    {line}\n" for line in table) in PAGE.read_text(encoding="utf-8")
+    assert "".join(f"{line}\n" for line in ["```text", *table, "```"]) in PAGE.read_text(encoding="utf-8")

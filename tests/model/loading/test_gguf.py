@@ -207,14 +207,14 @@ def _damaged(path: Path, how: str) -> Path:
     [
         (
             "type",
-            "tensor blk.0.ffn_up.weight in model.gguf is of GGUF type Q5_K, which is not supported; supported",
+            "tensor blk.0.ffn_up.weight in model.gguf has the GGUF type Q5_K, which is not supported; supported",
         ),
         ("architecture", "general.architecture 'rwkv7' is not supported; supported: llama, qwen2"),
         ("key", "llama.embedding_length is missing from its metadata"),
         ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
         ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
         ("truncated", "is truncated: tensor token_embd.weight ends at byte"),
-        ("header", "its header goes on behind the end of the file. Download it again"),
+        ("header", "its header is longer than the file. Download it again"),
         ("magic", "is not a GGUF file"),
         ("version", "big-endian machine; supported: little-endian files of version 2 and 3"),
     ],
