@@ -9,6 +9,7 @@ import pytest
 
 from palladio.__main__ import main
 from palladio.commands import bench
+from palladio.load.runner import run_asks
 from tests.fake_openai import FakeServer, fake_server
 
 
@@ -60,7 +61,7 @@ def test_exit_codes(server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFi
 def test_ctrl_c_keeps_what_was_measured(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured, run_asks = [], bench.run_asks
+    measured = []
 
     async def interrupted(*words: Any, **named: Any) -> dict[str, Any]:
         if measured:
