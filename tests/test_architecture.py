@@ -31,7 +31,7 @@ HTTP_FLOORS = (
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),
-    ("security",),  # keys, owners, browsers, connections
+    ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
     ("tool_calls",),
     ("reasoning", "wire"),  # wire: bodies, fields, errors
@@ -82,7 +82,9 @@ LOCAL_IMPORTS = {
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES = 400, 80, 200
 LONG_FILES: dict[str, str] = {}  # file → why
 LONG_FUNCTIONS: dict[str, str] = {}  # file:function → why
-MUTABLE_GLOBALS: dict[str, str] = {}  # file:name → why
+MUTABLE_GLOBALS = {  # file:name → why
+    "pallas_kernels/narrow_matmul/cpu_native.py:_loaded": "XLA knows a call's name once a process",
+}
 BROAD_EXCEPT = {  # file:function → which border it guards
     "http/batches/batch_worker.py:BatchWorker._drive": "a batch",
     "http/batches/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",

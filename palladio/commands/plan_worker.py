@@ -22,6 +22,7 @@ from palladio.model.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
@@ -172,7 +173,9 @@ def _answer(request: PlanRequest, config: EngineConfig, deployment: Deployment) 
         shares_experts=config.parallel.enable_dp_attention,
     )
     over = dataclasses.replace(deployment.shape, mesh=mesh)
-    kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], deployment.layout.config, over)
+    kernels = choose_kernels(
+        config.execution.attention_backend, Target.of(mesh.devices.flat[0]), deployment.layout.config, over
+    )
     deployment = Deployment.of(config, model, place, mesh, kernels)
     compiled = compile_deployment(deployment)
     return Answer(deployment, deployment.plan(config, compiled.workspace), compiled)

@@ -195,9 +195,9 @@ class AsyncEngine:
         """See EngineClient.flush_cache."""
         await order(self._call, FlushCache, 20.0, OverloadedError)
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         """See EngineClient.stats."""
-        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity), timeout)
+        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity, pages=pages), timeout)
         assert reply.stats is not None
         return reply.stats
 

@@ -266,7 +266,7 @@ def _has_weights(directory: Path) -> bool:
 
 
 def _has_tokenizer(directory: Path) -> bool:
-    names = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
+    names = ("tokenizer.json", "*.model", "tekken.json", "vocab.*", "*.tiktoken")
     return (directory / "tokenizer_config.json").is_file() and any(any(directory.glob(name)) for name in names)
 
 

@@ -136,12 +136,14 @@ def test_what_a_container_keeps_is_on_volumes():
     folders = [str(find(environment)) for find in (user_cache_dir, user_data_dir)]
     (volumes,) = re.findall(r"^VOLUME (.*)", file, re.MULTILINE)
     assert volumes.split() == folders
-    manifest = (ROOT / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")
+    folder = ROOT / "deploy" / "kubernetes" / "one-pod"
+    manifest = (folder / "deployment.yaml").read_text(encoding="utf-8")
     mounted = re.findall(r"\{name: (\w+), mountPath: (/var/\S+)\}", manifest)
     assert [folder for _, folder in mounted] == folders
     claim = re.search(rf"- name: {mounted[1][0]}\n +persistentVolumeClaim: {{claimName: (\S+)}}", manifest)
     assert claim is not None, "what clients stored outlives the pod"
-    assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in manifest
+    text = (folder / "claim.yaml").read_text(encoding="utf-8")
+    assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in text
 
 
 def test_a_container_takes_the_model_as_its_first_argument():

@@ -65,6 +65,7 @@ def test_programs_are_exported(model, tmp_path):
     assert len(list((tmp_path / "programs").iterdir())) == 9
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     answer = run(model, "--compiled-dir", str(tmp_path / "file"))

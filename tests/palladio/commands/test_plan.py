@@ -76,6 +76,12 @@ def test_weights_and_cache_of_a_known_model(topology: str, tp_size: int) -> None
     assert one.bytes_per_token == 2 * 2 * 8 * 128 * 2 / tp_size
 
 
+@pytest.mark.parametrize(("topology", "tp_size"), [("h200-1", 1), ("v6e-4", 4)])
+def test_a_cache_of_int8_has_a_scale_for_each_key_and_value(topology: str, tp_size: int) -> None:
+    one = deployment(topology, tp_size, kv_cache_dtype="int8")
+    assert one.bytes_per_token == 2 * 2 * 8 * (128 + 4) / tp_size
+
+
 @pytest.mark.parametrize("tp_size", [1, 4])
 def test_weights_of_8_bits_take_half(tp_size: int) -> None:
     """Values of one byte, a scale of four for each output of each matrix, and norms as they were."""

@@ -107,6 +107,8 @@ def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
         (("params.json", "consolidated.00.pth", "tokenizer.model"), "has Meta's or Mistral's original format (params"),
         (("params.json", "consolidated.safetensors"), "has Meta's or Mistral's original format (params.json)"),
         (("model_index.json", "unet/config.json"), "is a diffusers pipeline"),
+        (("config.json", "model.onnx"), "holds an ONNX model: give the checkpoint that it was exported from"),
+        (("config.json", "onnx/model.onnx"), "holds an ONNX model"),
         (("refs/main", "snapshots/abc/config.json"), "has no config.json, but "),
     ],
 )
@@ -121,6 +123,15 @@ def test_a_directory_in_another_form_is_told_with_what_to_do(files, told, tmp_pa
         resolve_model_path(str(tmp_path))
 
 
+def test_a_model_quantized_by_mlx_is_told(tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    (tmp_path / "config.json").write_text('{"quantization": {"group_size": 64, "bits": 4}}')
+    with pytest.raises(ConfigError, match=r"is quantized by MLX, .* give the model that it was made of"):
+        resolve_model_path(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"quantization": null}')
+    assert resolve_model_path(str(tmp_path)) == tmp_path
+
+
 def test_a_model_with_more_than_it_needs_is_a_model(tmp_path):
     for name in ("config.json", "model.safetensors", "m.gguf", "params.json", "adapter_config.json"):
         (tmp_path / name).write_text("{}")
@@ -132,9 +143,14 @@ def test_a_model_with_more_than_it_needs_is_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("gs://bucket/model", "is a URL: copy the model to a local directory first (gcloud storage cp --recursive …)"),
-        ("s3://bucket", "is a URL: copy the model to a local directory first (aws s3 cp --recursive …)"),
-        ("https://huggingface.co/org/model", "is a URL: copy the model to a local directory first (download …)"),
+        (
+            "gs://bucket/model",
+            "is a URL: mount the bucket (gcsfuse --implicit-dirs BUCKET DIR) or copy the model (gcloud storage cp "
+            "--recursive …), and give the local directory",
+        ),
+        ("s3://bucket", "is a URL: mount the bucket (mount-s3 BUCKET DIR) or copy the model (aws s3 cp --recursive …)"),
+        ("https://huggingface.co/org/model", "is a URL: download the model first, and give the local directory"),
+        ("file:///models/a", "is a URL: give the path without file://"),
     ],
 )
 def test_a_url_is_no_path(path, told):
