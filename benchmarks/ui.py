@@ -196,7 +196,7 @@ def _page(browser: Any, url: str, settings: dict[str, int]) -> Any:
 def _busy(session: Any) -> float:
     """CPU seconds of the page's main thread so far, which other processes do not lengthen as they do frames."""
     metrics = session.send("Performance.getMetrics")["metrics"]
-    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 def measure_stream(browser: Any, url: str, rate: int, seconds: float) -> dict[str, dict[str, float]]:
