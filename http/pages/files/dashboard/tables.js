@@ -120,7 +120,8 @@ export class Memory extends Section {
       return el("div", { class: "bar", "aria-hidden": "true" }, ...pieces);
     };
     const list = () => el("ul", { class: "legend column" }, ...parts.map(([label, value], place) => el("li", {}, el("i", { class: `swatch piece-${place}` }), el("span", {}, label), el("b", {}, bytes(value)))));
-    return this.fill(memory, bar, list, () => el("p", { class: "small-print" }, `${bytes(memory.total)} in all.`));
+    const now = memory.in_use === null ? "" : ` In use now: ${bytes(memory.in_use)}.`;
+    return this.fill(memory, bar, list, () => el("p", { class: "small-print" }, `${bytes(memory.total)} in all.${now}`));
   }
 }
 
