@@ -6,6 +6,7 @@
 from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.page_faults import PAGE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -394,4 +395,5 @@ FAULTS = (
     ),
     *MODEL_FAULTS,
     *DASHBOARD_FAULTS,
+    *PAGE_FAULTS,
 )
