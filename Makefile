@@ -47,6 +47,7 @@ test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
+	scripts/install-tmux
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
 
 test-long: $(VENV)/.installed-dev

@@ -42,6 +42,7 @@ from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
 from palladio.http.routes.routes_reasoning import reasoning_router
+from palladio.http.routes.routes_render import RENDER_CHAT, RENDER_COMPLETION
 from palladio.http.routes.routes_scores import PAIR_ENDPOINTS, RERANK
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
@@ -101,7 +102,8 @@ def create_app(
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
-    for endpoint in (CHAT, COMPLETIONS, GENERATE, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
+    of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
+    for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context)
     for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)

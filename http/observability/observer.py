@@ -11,6 +11,7 @@ from palladio.http.observability.recent_errors import RecentErrors
 from palladio.http.observability.request_log import RequestLog
 from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
 from palladio.http.observability.spans import Spans
+from palladio.http.observability.timeline_fields import TimelineBudget
 from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -47,6 +48,7 @@ class Observer:
         self._log = RequestLog(config) if config.log_requests else None
         self._spans = spans
         self._ignored: collections.Counter[str] = collections.Counter()  # by the path of the field
+        self._timelines = TimelineBudget()
         self._logs_times = config.enable_request_time_stats_logging
 
     def begin(
@@ -96,6 +98,8 @@ class Observer:
         if self.live.get(key) is record:
             del self.live[key]
         self.finished.add(record)
+        if any(request.options.timeline for request in record.requests):
+            self._timelines.add(record)
         if self._log is not None and record.origin.is_logged:
             self._log.ended(record)
         if self._logs_times:

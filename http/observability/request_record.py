@@ -12,12 +12,12 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import (
     FinishReason,
-    RefusedOutputError,
     RequestOutput,
     RequestTimes,
     RequestTimings,
     RequestTrace,
 )
+from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.telemetry.logs import Histogram
 
 # Upper bounds, seconds. They reach from a single short answer to a long one behind a long queue.

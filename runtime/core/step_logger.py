@@ -6,8 +6,16 @@ import logging
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.core.observers import (
+    DeviceIdle,
+    ProfiledSteps,
+    RecompileCounter,
+    StepObserver,
+    TimelineRecorder,
+)
+from palladio.runtime.core.startup import EngineParts
 from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.messages import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
@@ -15,8 +23,25 @@ from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
+from palladio.runtime.telemetry.profiler import Profiler
 
 logger = logging.getLogger("palladio.engine")
+
+
+def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler) -> tuple[StepObserver, ...]:
+    """Those of a served engine: they count, log, profile and record its steps."""
+    return (
+        DeviceIdle(),
+        StepTracer(parts.scheduler),
+        StepLogger(
+            parts.scheduler,
+            config.execution.decode_log_interval,
+            uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
+        ),
+        ProfiledSteps(profiler),
+        TimelineRecorder(parts.scheduler),
+        RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+    )
 
 
 class StepLogger(StepObserver):

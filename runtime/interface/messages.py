@@ -12,6 +12,7 @@ from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, Token
 from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.snapshot_counts import SnapshotCounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class MemoryReport:
         weights, kv_cache: of this model.
         state: of the sampler and the block tables.
         workspace: that the programs need beside these, see workspace_of.
-        layer_states: states that layers keep for each slot, in place of keys and values.
+        layer_states: states that layers keep for each slot, in place of keys and values. snapshots: copies of such.
     """
 
     total: int = 0
@@ -104,10 +105,11 @@ class MemoryReport:
     state: int = 0
     workspace: int = 0
     layer_states: int = 0
+    snapshots: int = 0
 
     @property
     def planned(self) -> int:
-        return self.weights + self.kv_cache + self.layer_states + self.state + self.workspace
+        return self.weights + self.kv_cache + self.layer_states + self.snapshots + self.state + self.workspace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class LiveRequest:
 
 
 @dataclasses.dataclass(frozen=True)  # without slots, so that `vars` sums many: asdict copies each number
-class RankStats:
+class RankStats(SnapshotCounts):
     """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
     Attributes:
@@ -269,7 +271,7 @@ class LoadProgress:
     """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
 
     Attributes:
-        phase: "load" (tensors) or "compile" (programs).
+        phase: "download" (bytes), "load" (tensors) or "compile" (programs).
         done, total: counts within the phase.
         eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
     """

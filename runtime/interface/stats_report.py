@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from palladio.runtime.interface.messages import EngineStats, HistogramData
+from palladio.runtime.interface.snapshot_counts import SnapshotCounts
 
-_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens")
+_OF_SNAPSHOTS = tuple(field.name for field in dataclasses.fields(SnapshotCounts))
+_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens", *_OF_SNAPSHOTS)
 
 
 def describe_stats(stats: EngineStats) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class DataParallelScheduler:
         """Plans the next step; None when nothing can run (yet)."""
         if len(self.schedulers) == 1:
             batch = self.schedulers[0].schedule()
-            return None if batch is None else ScheduledStep((batch,))
+            return None if batch is None else ScheduledStep((self.schedulers[0].cache.with_copies(batch),))
         self._loads = None
         for scheduler in self.schedulers:
             scheduler.prepare()
@@ -192,7 +192,9 @@ class DataParallelScheduler:
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
             scheduler.take_turn(prefilled=prefilled)
-        return ScheduledStep(tuple(batches))
+        caches = [scheduler.cache for scheduler in self.schedulers]
+        final = (one if one is None else cache.with_copies(one) for cache, one in zip(caches, batches, strict=True))
+        return ScheduledStep(tuple(final))
 
     def _move_waiting(self) -> None:
         """Moves a request, each time, into each rank in which nobody waits and which has room for it, from the longest

@@ -3,10 +3,9 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.fault import Fault
+from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
-from tests.faults.page_faults import PAGE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -31,7 +30,7 @@ GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/te
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
-_WINDOWS = "runtime/scheduling/tree_windows.py"
+_WINDOWS, _NODE = "runtime/scheduling/tree_windows.py", "runtime/scheduling/radix_node.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
 _VERIFICATION = "runtime/execution/verification.py"
 
@@ -132,7 +131,7 @@ FAULTS = (
         "0",
         TREE,
     ),
-    Fault("a split forgets who holds the node", _TREE, "lock_count=node.lock_count,", "lock_count=0,", TREE),
+    Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
         _MANAGER,
@@ -396,4 +395,5 @@ FAULTS = (
     *MODEL_FAULTS,
     *DASHBOARD_FAULTS,
     *PAGE_FAULTS,
+    *FEATURE_FAULTS,
 )

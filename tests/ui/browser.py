@@ -26,7 +26,8 @@ FOREIGN = """() => {
   const bad = [];
   const known = new Set(("A ARTICLE ASIDE BLOCKQUOTE BODY BR BUTTON CODE DD DETAILS DIALOG DIV DL DT EM " +
     "FORM H1 H2 H3 H4 H5 H6 HEADER HR IMG INPUT KBD LABEL LI MAIN METER NAV NOSCRIPT OL OPTGROUP OPTION P PRE S " +
-    "SECTION SELECT SMALL SPAN STRONG SUMMARY TABLE TBODY TD TEXTAREA TH THEAD TR UL svg path").split(" "));
+    "SECTION SELECT SMALL SPAN STRONG SUMMARY TABLE TBODY TD TEXTAREA TH THEAD TR UL svg path " +
+    "B g line rect text title").split(" "));
   for (const node of document.body.querySelectorAll("*")) {
     const isMath = node.namespaceURI === "http://www.w3.org/1998/Math/MathML";
     if (!known.has(node.tagName) && !isMath) bad.push(node.tagName);

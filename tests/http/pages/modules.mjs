@@ -15,6 +15,7 @@ const { bodyOf, SettingsError } = await load("chat/body.js");
 const { addChunk, speedOf } = await load("chat/answer.js");
 const { address, errorOf } = await load("shared/api.js");
 const { parse, safeAddress, topBlocks } = await load("chat/markdown.js");
+const { details, duration, joined, KINDS, partsOf } = await load("chat/timeline_records.js");
 
 async function read(...parts) {
   const bytes = parts.map((part) => (typeof part === "string" ? new TextEncoder().encode(part) : part));
@@ -103,7 +104,7 @@ test("settings become fields of the request", () => {
     { id: "c", role: "tool", content: "12", callId: "1" },
   ];
   const plain = bodyOf(path, {}, { model: "m" });
-  assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "stream", "stream_options"]);
+  assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "record_timeline", "stream", "stream_options"]);
   assert.deepEqual(plain.messages.map(({ role }) => role), ["user", "assistant", "tool"]);
   assert.equal(plain.messages[0].content, "hi\n\nn.md:\n````\na ``` b\n````");
   assert.equal(plain.messages[1].reasoning_content, undefined);
@@ -169,4 +170,38 @@ test("formulas are found, and money is not", () => {
   const begun = performance.now();
   for (const text of ["\\[\n".repeat(20000), "\\(".repeat(20000), "$".repeat(20001), "$$ x\n\n".repeat(5000)]) parse(text);
   assert.ok(performance.now() - begun < 5000, "a text that closes nothing is read in linear time");
+});
+
+test("times have three digits", () => {
+  const told = [0, 0.0000312, 0.00812, 0.0999, 0.34, 0.9999, 1.234, 59.96, 125.9].map(duration);
+  assert.deepEqual(told, ["0 ms", "0.03 ms", "8.12 ms", "99.9 ms", "340 ms", "1.00 s", "1.23 s", "60.0 s", "2 min 5 s"]);
+});
+
+test("records become parts, and neighbours one part with their sums", () => {
+  const records = [
+    { kind: "queued", after_seconds: 0, seconds: 1, reason: "memory" },
+    { kind: "decode", after_seconds: 1, seconds: 0.5, steps: 1, new_tokens: 2, rows: 3, bucket: 4, drafts: 3, accepted_drafts: 1 },
+    { kind: "decode", after_seconds: 1.5, seconds: 0.5, steps: 3, new_tokens: 3, rows: 1, bucket: 8, compile_seconds: 0.25 },
+    { kind: "__proto__", after_seconds: 2, seconds: 1 },
+  ];
+  const { parts, note } = partsOf({ timeline: { state: "merged", most_steps: 3, records } });
+  assert.match(note, /up to 3 steps/);
+  assert.deepEqual(parts.map(({ kind }) => kind), ["queued", "decode", "decode", "mixed"]);
+  assert.ok(parts.every(({ kind }) => Object.hasOwn(KINDS, kind)));
+  assert.equal(details(parts[0]), "the KV cache was full");
+  const both = joined(parts.slice(1, 3));
+  assert.deepEqual([both.start, both.end, both.steps, both.newTokens, both.drafts, both.accepted, both.stall], [1, 2, 4, 5, 3, 1, 0.25]);
+  assert.deepEqual([both.used, both.bucket], [1.5, 7]);
+  assert.equal(joined(parts).kind, "queued", "what lasts longest names it");
+});
+
+test("without records there are the stages", () => {
+  const sample = { handover_seconds: 0.1, queue_seconds: 0.5, wait_slots_seconds: 0.3, wait_memory_seconds: 0.1, prefill_seconds: 0.2, decode_seconds: 1, decode_steps: 9, completion_tokens: 10, cached_tokens: 4 };
+  const chunks = [0.5, 0.55].map((start) => ({ after_seconds: start, seconds: 0.1, tokens: 8, step_tokens: 9, bucket_tokens: 16 }));
+  const { parts, note } = partsOf({ ...sample, prefill_chunks: [...chunks, { ...chunks[0], after_seconds: 0.7, seconds: null }] });
+  assert.match(note, /not recorded/);
+  assert.deepEqual(parts.map(({ kind }) => kind), ["handover", "queued", "prefix", "prefill", "prefill", "prefill", "decode"]);
+  assert.equal(parts[1].reason, "slots");
+  for (const [place, part] of parts.entries()) assert.ok(place === 0 || part.start >= parts[place - 1].end - 1e-9, "they do not overlap");
+  assert.deepEqual(partsOf({}).parts, []);
 });

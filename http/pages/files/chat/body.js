@@ -42,7 +42,7 @@ export function bodyOf(path, settings, { model, pictures = new Map(), continues 
   if (settings.thinking === "on" || settings.thinking === "off") body.enable_thinking = settings.thinking === "on";
   Object.assign(body, formatOf(settings), toolsOf(settings));
   if (settings.probabilities) Object.assign(body, { logprobs: true, top_logprobs: 5 });
-  if (settings.timeline) Object.assign(body, requestFields);
+  Object.assign(body, requestFields); // costs the engine some microseconds a step; whoever opens a timeline has it
   if (continues) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   return body;
 }
