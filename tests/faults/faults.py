@@ -393,7 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
-    *DASHBOARD_FAULTS,
-    *PAGE_FAULTS,
     *FEATURE_FAULTS,
 )
