@@ -7,6 +7,7 @@ const MEMORY = [
   ["weights", "weights"],
   ["kv_cache", "KV cache"],
   ["layer_states", "states of layers"],
+  ["snapshots", "snapshots of states"],
   ["state", "state of sampling"],
   ["workspace", "workspace of programs"],
 ];
