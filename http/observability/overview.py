@@ -62,7 +62,7 @@ def describe_engine(stats: EngineStats) -> dict[str, Any]:
         "drafts": _describe_drafts(total) if total.num_draft_rows else None,
         "buckets": list(stats.steps),
         "programs": _describe_programs(stats),
-        "memory": stats.memory,
+        "memory": dataclasses.asdict(stats.memory) | {"in_use": stats.memory_in_use},
         "grammars": {"count": stats.num_grammars, "bytes": stats.grammar_bytes},
     }
 
