@@ -97,7 +97,8 @@ def scripted_app() -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(body: dict[str, Any]) -> StreamingResponse:
-        return StreamingResponse(_stream(body.get("max_tokens", 2000), body.get("seed", 500)), media_type="text/event-stream")
+        events = _stream(body.get("max_tokens", 2000), body.get("seed", 500))
+        return StreamingResponse(events, media_type="text/event-stream")
 
     @app.get("/v1/requests/{name}/explain")
     async def explain(name: str) -> JSONResponse:
@@ -221,7 +222,7 @@ def measure_history(browser: Any, url: str, number: int) -> dict[str, Any]:
         time.sleep(0.05)
     page.reload()
     begun = time.monotonic()
-    while not page.evaluate(f"{wait} && !document.querySelector('article:last-child.sketch')"):
+    while not page.evaluate(f"{wait} && !document.querySelector('.span:last-child > article:last-child.sketch')"):
         time.sleep(0.02)
     opened = time.monotonic() - begun
     scrolled = page.evaluate("""async () => {

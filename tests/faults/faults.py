@@ -4,9 +4,8 @@
 """
 
 from tests.faults.fault import Fault
+from tests.faults.http_faults import HTTP_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
-from tests.faults.router_faults import ROUTER_FAULTS
-from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
@@ -394,6 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
-    *ROUTER_FAULTS,
-    *TIMELINE_FAULTS,
+    *HTTP_FAULTS,
 )

@@ -56,7 +56,7 @@ def test_links_lead_to_other_sites_alone(chat: Chat, actor: Actor) -> None:
     hrefs = [link.get_attribute("href") for link in chat.page.locator("article a").all()]
     assert "https://good.example/" in hrefs
     others = {href for href in hrefs if not href.startswith("https://good.example/")}
-    assert others <= {"https://evil.example/%22onmouseover=%22alert(28", "http://user/"}
+    assert all(href.startswith(("https://evil.example/", "http://user/")) for href in others)
 
 
 def test_pictures_are_never_loaded(chat: Chat, actor: Actor) -> None:

@@ -5,6 +5,7 @@ import { pathToFileURL } from "node:url";
 import test from "node:test";
 
 globalThis.document = { baseURI: "http://server.example/llm/" };
+globalThis.location = new URL(document.baseURI);
 const folder = pathToFileURL(`${process.env.PAGES}/`);
 const load = (name) => import(new URL(name, folder));
 const { readEvents, dataOf } = await load("chat/sse.js");
@@ -13,6 +14,7 @@ const { exportText, readImport, ImportError } = await load("chat/transfer.js");
 const { bodyOf, SettingsError } = await load("chat/body.js");
 const { addChunk, speedOf } = await load("chat/answer.js");
 const { address, errorOf } = await load("shared/api.js");
+const { parse, safeAddress, topBlocks } = await load("chat/markdown.js");
 const { details, duration, joined, KINDS, partsOf } = await load("chat/timeline_records.js");
 
 async function read(...parts) {
@@ -176,4 +178,30 @@ test("without records there are the stages", () => {
   assert.equal(parts[1].reason, "slots");
   for (const [place, part] of parts.entries()) assert.ok(place === 0 || part.start >= parts[place - 1].end - 1e-9, "they do not overlap");
   assert.deepEqual(partsOf({}).parts, []);
+});
+
+test("links lead to other sites by http, https or mail", () => {
+  const good = ["https://a.example/", "http://a.example:8000/x?y#z", "mailto:a@b.example"];
+  const bad = ["javascript:alert(1)", "java\tscript:alert(1)", "data:text/html,x", "/flush_cache", "//a.example", "http://server.example/flush_cache", "http://u:p@a.example/", "blob:http://a.example/1", "file:///x", "x", ""];
+  assert.deepEqual(good.map(safeAddress), good);
+  assert.deepEqual(bad.map(safeAddress), bad.map(() => null));
+  const all = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]);
+  const kinds = (text) => all(text).map(({ type }) => type);
+  for (const href of bad.filter(Boolean)) {
+    const links = all(`[x](${href})`).filter(({ type }) => type === "link_open").map((token) => token.attrGet("href"));
+    assert.ok(links.every((each) => each !== href && safeAddress(each) !== null), href);
+  }
+  assert.ok(!kinds("<b>x</b>\n\n<script>x</script>").some((kind) => kind.startsWith("html")));
+});
+
+test("formulas are found, and money is not", () => {
+  const formulas = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]).filter(({ type }) => type.startsWith("math")).map(({ content }) => content);
+  assert.deepEqual(formulas("$x^2$ and \\(y\\), \\[z\\]"), ["x^2", "y", "z"]);
+  assert.deepEqual(formulas("$$\na\n+b\n$$\n\n\\[\nc\n\\]"), ["a\n+b", "c"]);
+  assert.deepEqual(formulas("It costs $5 or $10, and `$x$` is code."), []);
+  assert.deepEqual(formulas("$$ never closed\n\nmore"), []);
+  assert.deepEqual(topBlocks(parse("# a\n\ntext\n\n- b\n- c")).map(([, line]) => line), [0, 2, 4]);
+  const begun = performance.now();
+  for (const text of ["\\[\n".repeat(20000), "\\(".repeat(20000), "$".repeat(20001), "$$ x\n\n".repeat(5000)]) parse(text);
+  assert.ok(performance.now() - begun < 5000, "a text that closes nothing is read in linear time");
 });

@@ -42,7 +42,8 @@ def test_nothing_inline_foreign_or_framed_is_allowed(serve: Serve) -> None:
     rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
-    assert (rules["trusted-types"], rules["require-trusted-types-for"]) == ("'none'", "'script'")
+    assert (rules["trusted-types"], rules.get("require-trusted-types-for")) == ("'none'", "'script'")
+    assert rules["frame-ancestors"] == rules["form-action"] == "'none'"
     assert not re.search(r"unsafe|data:|\*|https?:", POLICY)
 
 
@@ -56,6 +57,8 @@ def test_a_browser_asks_again_and_loads_only_what_has_changed(serve: Serve) -> N
             assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
             assert again.headers["content-security-policy"] == POLICY
         assert ask(url, path, if_none_match='"other"', **BROWSER).status_code == 200
+    files = page_files().values()
+    assert len({file.tag for file in files}) == len({file.content for file in files})
     packed = httpx.Client(base_url=url, headers={"accept-encoding": "gzip"}, verify=False).stream("GET", SCRIPT)
     with packed as answer:
         assert answer.headers["content-encoding"] == "gzip"

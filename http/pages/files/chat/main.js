@@ -158,10 +158,7 @@ class ChatPage {
   show() {
     const { path } = this.conversations;
     if (!path.length) this.#showEmpty();
-    else {
-      this.thread.list.querySelector(".empty")?.remove();
-      this.thread.show(path);
-    }
+    else this.thread.show(path);
     this.composer.setBusy(this.answers.isBusy(this.conversations.current.id));
     this.#drawContext();
   }

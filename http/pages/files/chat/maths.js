@@ -36,7 +36,7 @@ function inlineRule(state, silent) {
   }
   if (end <= from || end + close.length > posMax || end - from > MAX_SOURCE) return false;
   const source = src.slice(from, end);
-  if (open === "$" && /\n\s*\n/.test(source)) return false;
+  if (open === "$" && source.includes("`")) return false; // the dollars of two prices, or of code
   if (!silent) {
     const token = state.push("math", "", 0);
     token.content = source;

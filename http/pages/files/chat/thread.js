@@ -4,6 +4,7 @@ import { el } from "../shared/dom.js";
 import { MessageView } from "./message_view.js";
 
 const NEAR = "1200px"; // above and below the window
+const GROUP = 20; // messages that the browser lays out, and we draw, together: what is far away costs nothing
 
 export class Thread {
   /**
@@ -39,31 +40,43 @@ export class Thread {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) continue;
       this.observer.unobserve(target);
-      target.view?.draw();
+      target.isDrawn = true;
+      for (const element of target.children) element.view.draw();
     }
   }
 
   /** Shows these messages; what is shown already stays as it is. */
   show(messages) {
+    this.list.classList.remove("is-empty");
+    this.list.querySelector(":scope > .empty")?.remove();
     let same = 0;
     while (same < messages.length && this.views[same]?.message === messages[same]) same += 1;
     for (const view of this.views.splice(same)) {
-      this.observer.unobserve(view.element);
+      const group = view.element.parentNode;
       view.element.remove();
+      if (!group.firstChild) {
+        this.observer.unobserve(group);
+        group.remove();
+      }
     }
-    const added = document.createDocumentFragment();
-    for (const message of messages.slice(same)) {
-      const view = new MessageView(message, this.placeOf(message));
-      view.element.view = view;
-      this.views.push(view);
-      added.append(view.element);
-      this.observer.observe(view.element);
-    }
-    this.list.append(added);
+    for (const message of messages.slice(same)) this.#append(new MessageView(message, this.placeOf(message)));
     for (const view of this.views.slice(Math.max(0, same - 2))) {
       view.place = this.placeOf(view.message);
       if (view.isDrawn) view.drawFooter();
     }
+  }
+
+  #append(view) {
+    view.element.view = view;
+    let group = this.list.lastElementChild;
+    if (!group || group.children.length >= GROUP) {
+      group = el("div", { class: "span" });
+      this.list.append(group);
+      this.observer.observe(group);
+    }
+    group.append(view.element);
+    this.views.push(view);
+    if (group.isDrawn) view.draw();
   }
 
   clear() {
@@ -94,6 +107,7 @@ export class Thread {
   /** In place of messages. */
   empty(...nodes) {
     this.clear();
+    this.list.classList.add("is-empty");
     this.list.replaceChildren(el("div", { class: "empty" }, ...nodes));
   }
 }

@@ -1,10 +1,12 @@
-"""Faults of what routers ask for."""
+"""Faults of what routers ask for, and all others of the front."""
 
 from tests.faults.fault import Fault
+from tests.faults.page_faults import PAGE_FAULTS
+from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 _LOAD, _RENDER = ("tests/http/routes/test_load.py",), ("tests/http/routes/test_render.py",)
 
-ROUTER_FAULTS = (
+HTTP_FAULTS = (
     Fault(
         "requests whose grammar is compiled wait twice in the load's queues",
         "http/routes/routes_load.py",
@@ -47,4 +49,6 @@ ROUTER_FAULTS = (
         "one(lambda stats: stats.ranks[0].num_running)",
         ("tests/http/observability/test_metrics.py",),
     ),
+    *TIMELINE_FAULTS,
+    *PAGE_FAULTS,
 )
