@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from palladio.http.pages.page_files import PageFile, page_files
 from palladio.http.settings.http_config import HttpConfig
 
-PAGES = {"/": "chat.html"}  # route → file
+PAGES = {"/": "chat.html", "/dashboard": "dashboard.html"}  # route → file
 PREFIX = "/ui/"  # of the routes of all other files
 
 

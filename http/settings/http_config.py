@@ -89,7 +89,8 @@ class HttpConfig:
             them.
         enable_ssl_refresh: Reload the certificate files when they change, for new connections.
         root_path: URL prefix that a reverse proxy strips.
-        ui: Serve the chat page at / to browsers. It needs no key itself and asks the user for one.
+        ui: Serve browsers the chat page at / and the dashboard at /dashboard. They need no key themselves and ask the
+            user for one.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
         log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.

@@ -18,17 +18,11 @@ from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
+from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
-    CompileStats,
-    ControlReply,
-    EngineStats,
-    LiveRequest,
-    LoadProgress,
-    RankStats,
-)
+from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
@@ -229,9 +223,10 @@ class EngineCore:
         """See Profiler.stop."""
         return self._profiler.stop()
 
-    def stats(self, *, check_integrity: bool = False) -> EngineStats:
-        """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
+    def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
+        """See GetStats."""
         is_still = not self._scheduler.num_running and not self._self_check.is_running
+        built = self._runner.programs.built
         stats = EngineStats(
             ranks=self._scheduler.stats(),
             unassigned=RankStats(num_waiting=self._grammars.num_requests, num_waiting_tokens=self._grammars.num_tokens),
@@ -239,10 +234,11 @@ class EngineCore:
             cache_enabled=self._scheduler.schedulers[0].cache.shares_prefixes,
             num_self_checks=self._self_check.num_checks,
             num_self_check_failures=self._self_check.num_failures,
-            compile=self._compile_stats(),
+            compile=CompileStats(len(built.declared), list(built.reports), built.lazy_seconds),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,
             grammar_bytes=self._grammars.num_grammar_bytes,
+            pages=self._scheduler.page_maps() if pages else [],
         )
         for observer in self._observers:
             stats = observer.add_to(stats)
@@ -383,10 +379,6 @@ class EngineCore:
         finish = FinishReason("abort", message=message, status=500)
         requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
         return [self._scheduler.fail(request, finish) for request in requests]
-
-    def _compile_stats(self) -> CompileStats:
-        built = self._runner.programs.built
-        return CompileStats(len(built.declared), list(built.reports), built.lazy_seconds)
 
     def _integrity_error(self) -> str | None:
         try:

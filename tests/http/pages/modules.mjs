@@ -146,6 +146,32 @@ test("errors are told in words", () => {
   assert.equal(address("/v1/models").href, "http://server.example/llm/v1/models");
 });
 
+test("links lead to other sites by http, https or mail", () => {
+  const good = ["https://a.example/", "http://a.example:8000/x?y#z", "mailto:a@b.example"];
+  const bad = ["javascript:alert(1)", "java\tscript:alert(1)", "data:text/html,x", "/flush_cache", "//a.example", "http://server.example/flush_cache", "http://u:p@a.example/", "blob:http://a.example/1", "file:///x", "x", ""];
+  assert.deepEqual(good.map(safeAddress), good);
+  assert.deepEqual(bad.map(safeAddress), bad.map(() => null));
+  const all = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]);
+  const kinds = (text) => all(text).map(({ type }) => type);
+  for (const href of bad.filter(Boolean)) {
+    const links = all(`[x](${href})`).filter(({ type }) => type === "link_open").map((token) => token.attrGet("href"));
+    assert.ok(links.every((each) => each !== href && safeAddress(each) !== null), href);
+  }
+  assert.ok(!kinds("<b>x</b>\n\n<script>x</script>").some((kind) => kind.startsWith("html")));
+});
+
+test("formulas are found, and money is not", () => {
+  const formulas = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]).filter(({ type }) => type.startsWith("math")).map(({ content }) => content);
+  assert.deepEqual(formulas("$x^2$ and \\(y\\), \\[z\\]"), ["x^2", "y", "z"]);
+  assert.deepEqual(formulas("$$\na\n+b\n$$\n\n\\[\nc\n\\]"), ["a\n+b", "c"]);
+  assert.deepEqual(formulas("It costs $5 or $10, and `$x$` is code."), []);
+  assert.deepEqual(formulas("$$ never closed\n\nmore"), []);
+  assert.deepEqual(topBlocks(parse("# a\n\ntext\n\n- b\n- c")).map(([, line]) => line), [0, 2, 4]);
+  const begun = performance.now();
+  for (const text of ["\\[\n".repeat(20000), "\\(".repeat(20000), "$".repeat(20001), "$$ x\n\n".repeat(5000)]) parse(text);
+  assert.ok(performance.now() - begun < 5000, "a text that closes nothing is read in linear time");
+});
+
 test("times have three digits", () => {
   const told = [0, 0.0000312, 0.00812, 0.0999, 0.34, 0.9999, 1.234, 59.96, 125.9].map(duration);
   assert.deepEqual(told, ["0 ms", "0.03 ms", "8.12 ms", "99.9 ms", "340 ms", "1.00 s", "1.23 s", "60.0 s", "2 min 5 s"]);
@@ -178,30 +204,4 @@ test("without records there are the stages", () => {
   assert.equal(parts[1].reason, "slots");
   for (const [place, part] of parts.entries()) assert.ok(place === 0 || part.start >= parts[place - 1].end - 1e-9, "they do not overlap");
   assert.deepEqual(partsOf({}).parts, []);
-});
-
-test("links lead to other sites by http, https or mail", () => {
-  const good = ["https://a.example/", "http://a.example:8000/x?y#z", "mailto:a@b.example"];
-  const bad = ["javascript:alert(1)", "java\tscript:alert(1)", "data:text/html,x", "/flush_cache", "//a.example", "http://server.example/flush_cache", "http://u:p@a.example/", "blob:http://a.example/1", "file:///x", "x", ""];
-  assert.deepEqual(good.map(safeAddress), good);
-  assert.deepEqual(bad.map(safeAddress), bad.map(() => null));
-  const all = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]);
-  const kinds = (text) => all(text).map(({ type }) => type);
-  for (const href of bad.filter(Boolean)) {
-    const links = all(`[x](${href})`).filter(({ type }) => type === "link_open").map((token) => token.attrGet("href"));
-    assert.ok(links.every((each) => each !== href && safeAddress(each) !== null), href);
-  }
-  assert.ok(!kinds("<b>x</b>\n\n<script>x</script>").some((kind) => kind.startsWith("html")));
-});
-
-test("formulas are found, and money is not", () => {
-  const formulas = (text) => parse(text).flatMap((token) => [token, ...(token.children ?? [])]).filter(({ type }) => type.startsWith("math")).map(({ content }) => content);
-  assert.deepEqual(formulas("$x^2$ and \\(y\\), \\[z\\]"), ["x^2", "y", "z"]);
-  assert.deepEqual(formulas("$$\na\n+b\n$$\n\n\\[\nc\n\\]"), ["a\n+b", "c"]);
-  assert.deepEqual(formulas("It costs $5 or $10, and `$x$` is code."), []);
-  assert.deepEqual(formulas("$$ never closed\n\nmore"), []);
-  assert.deepEqual(topBlocks(parse("# a\n\ntext\n\n- b\n- c")).map(([, line]) => line), [0, 2, 4]);
-  const begun = performance.now();
-  for (const text of ["\\[\n".repeat(20000), "\\(".repeat(20000), "$".repeat(20001), "$$ x\n\n".repeat(5000)]) parse(text);
-  assert.ok(performance.now() - begun < 5000, "a text that closes nothing is read in linear time");
 });
