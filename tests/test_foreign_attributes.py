@@ -39,6 +39,7 @@ ALLOWED = {  # path:object → why
     "runtime/text/chat_renderer.py:macro": LIBRARY,
     "runtime/execution/program_cache.py:executable": LIBRARY,
     "runtime/text/gguf_tokenizer.py:tokenizer": LIBRARY,
+    "runtime/text/stored_tokenizers.py:tokenizer": LIBRARY,
     "runtime/scheduling/radix_cache.py:leaf": NODE,
     "runtime/scheduling/radix_cache.py:parent": NODE,
     "pallas_kernels/ragged_paged_attention/tpu_chunk.py:buffer": REFERENCE,

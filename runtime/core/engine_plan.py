@@ -24,7 +24,7 @@ from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
-from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
+from palladio.runtime.core.kernel_choice import kernels_of, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
 from palladio.runtime.core.sizing import (
     CompileMode,
@@ -113,7 +113,7 @@ class EnginePlan:
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
         pooling = _pooling_of(model, path) if config.source.is_embedding else None
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
-        kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
+        kernels = kernels_of(execution, device, dtypes, layout.config, shape)
         structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         needs = needs_of(config, device.platform, limits, shape, weights)
         memory = device_memory(list(mesh.local_devices), needs)
@@ -133,10 +133,10 @@ class EnginePlan:
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
         needs = needs_of(config, device.platform, limits, shape, weights, buckets)
-        plan = plan_cache(kernels.attention, shape.cache, memory, needs, 0)
+        plan = plan_cache(kernels.attention, shape, memory, needs, 0)
         if plan.is_tight:
             workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
-            plan = plan_cache(kernels.attention, shape.cache, memory, needs, workspace)
+            plan = plan_cache(kernels.attention, shape, memory, needs, workspace)
         plan = plan.with_pages(agree(plan.num_pages))
         seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
         return cls(

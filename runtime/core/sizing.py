@@ -25,6 +25,7 @@ _DTYPES = {
     "float32": jnp.float32,
     "fp8_e4m3": jnp.float8_e4m3fn,
     "fp8_e5m2": jnp.float8_e5m2,
+    "int8": jnp.int8,
 }
 
 
@@ -120,7 +121,7 @@ class Dtypes:
         """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
-            ConfigError: the model's activations do not fit the dtype that a flag asks for.
+            ConfigError: the model's activations, or what it caches, do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
         wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
@@ -137,6 +138,11 @@ class Dtypes:
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
             )
+        if model.latent is not None and kv_cache in ("fp8_e4m3", "fp8_e5m2", "int8"):
+            raise ConfigError(
+                f"--kv-cache-dtype {kv_cache}: {model.architecture} keeps latents, which are not kept in 8 bits; use "
+                "--kv-cache-dtype auto"
+            )
         if kv_cache != "auto":
             return cls(weights, activations, _DTYPES[kv_cache])
         widens = target.platform == "cpu" and activations == jnp.bfloat16
@@ -145,7 +151,7 @@ class Dtypes:
 
 def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
     """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
-    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    has_bfloat16 = (model.stored_dtype or model.dtype) == "bfloat16"
     smallest = NarrowProducts.of(target).min_hidden_size
     return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 

@@ -17,13 +17,14 @@ from palladio.runtime.execution.program import (
     Program,
     ProgramDesign,
     Results,
+    SamplingOfRows,
     SamplingProgram,
     Takes,
     host_array,
     part_of_sampler,
     whole_sampler,
 )
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
+from palladio.runtime.execution.sampler import SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
 from palladio.runtime.execution.step_functions import (
@@ -198,7 +199,7 @@ class Decode(SamplingProgram):
         return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
 
-class Sample(SamplingProgram):
+class Sample(SamplingOfRows):
     """One token for each row. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed, masks
     i32[B, mask_width]; gives SampleOutput."""
 
@@ -212,15 +213,6 @@ class Sample(SamplingProgram):
     def takes(self, state: DeviceState) -> Takes:
         read = state.last_hidden[self.key.num_requests], state.lengths
         return Takes((state.head,), {"sampler": self.sampler_of(state)}, read)
-
-    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        size = self.key.num_requests
-        masks = (host_array(size, self.design.shape.mask_width),) if self.key.tier in MASKED_TIERS else ()
-        return host_array(size, NUM_COLUMNS), *masks
-
-    def pack(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        is_unmasked = len(arrays) == 1 and self.key.tier in MASKED_TIERS
-        return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
     def compute(
         self,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.forward_batch import ForwardBatch
+from palladio.model.kv_cache import page_values
 from palladio.runtime.execution import batch_builder as columns
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.device_state import SlotInputs
@@ -305,9 +306,9 @@ def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: S
         difference = jnp.zeros(numbers.shape[1])
         size = jnp.full(numbers.shape[1], jnp.finfo(jnp.float32).tiny)
         for array in kv_cache[: len(layers)]:  # the others hold nothing on these pages
-            fresh, cached = (array[half].astype(jnp.float32) for half in numbers)
-            difference += jnp.square(fresh - cached).sum(range(1, array.ndim))
-            size += jnp.square(fresh).sum(range(1, array.ndim))
+            fresh, cached = (jax.vmap(functools.partial(page_values, array))(half) for half in numbers)
+            difference += jnp.square(fresh - cached).sum(range(1, fresh.ndim))
+            size += jnp.square(fresh).sum(range(1, fresh.ndim))
         # NaN in a page is a difference, but pages of NaN everywhere would hide it in a comparison.
         found.append(jnp.nan_to_num(jnp.sqrt(difference / size), nan=jnp.inf).max())
     return functools.reduce(jnp.maximum, found)

@@ -87,9 +87,9 @@ class CacheConfig:
             next to the weights and the compiled programs.
         mem_fraction_static: Fraction of device memory for weights plus KV cache. Default: 92 % of device memory minus
             compiled-program workspace (50 % of RAM on CPU). Lower it after an out-of-memory error.
-        kv_cache_dtype: Data type of the KV cache. auto: that of activations. An 8-bit type holds twice as many tokens,
-            rounded with the checkpoint's scales, if it has any; TPU kernels then need a --page-size that is a multiple
-            of 32.
+        kv_cache_dtype: Data type of the KV cache. auto: that of activations. An 8-bit type holds about twice as many
+            tokens: fp8_e4m3 and fp8_e5m2 rounded with the checkpoint's scales, if it has any; int8 with a scale for
+            each token and head. TPU kernels then need a --page-size that is a multiple of 32.
         disable_radix_cache: Turn the prefix cache off: every prompt is computed in full.
         radix_eviction_policy: Which cached prefixes are evicted first: lru, the least recently used; lfu, the least
             frequently used.
@@ -106,7 +106,7 @@ class CacheConfig:
     page_size: int | None = None
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2", "int8"] = "auto"
     disable_radix_cache: bool = False
     radix_eviction_policy: Literal["lru", "lfu"] = "lru"
     cache_self_check: float = 0.0
@@ -178,6 +178,9 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
             implementation. reference: plain jnp, for tests.
+        cpu_products: How a CPU multiplies one or a few rows with bfloat16 weights. native: a small C++ library of ours,
+            compiled at the first start and kept beside the compilation cache; about twice as fast. xla: the XLA
+            compiler's own product. auto: native where a C++ compiler is on PATH, else xla; the log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -202,6 +205,7 @@ class ExecutionConfig:
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
+    cpu_products: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None

@@ -19,7 +19,8 @@ def describe_stats(stats: EngineStats) -> dict[str, Any]:
     and its `cache_hit_rate`. `avg_spec_accept_length`: tokens that a row with drafts gives."""
     values, total, idle = dataclasses.asdict(stats), dataclasses.asdict(stats.total), stats.device_idle
     ranks = values.pop("ranks")
-    values.pop("unassigned")
+    for name in ("unassigned", "pages"):
+        del values[name]
     cache = {"enabled": values.pop("cache_enabled")}
     cache |= {name: total.pop(name) for name in _OF_CACHE}
     cache |= {name: values.pop(name) for name in ("num_self_checks", "num_self_check_failures")}

@@ -170,7 +170,7 @@ class Deployment:
         needs = needs_of(config, platform, self.limits, self.shape, self.weights, self.buckets)
         memory = self.place.chip.memory
         attention = "gpu_triton" if self.place.chip.platform == "gpu" else "tpu"  # on a GPU for all caches of 8 bits
-        return plan_cache(attention, self.shape.cache, DeviceMemory(memory, memory), needs, workspace)
+        return plan_cache(attention, self.shape, DeviceMemory(memory, memory), needs, workspace)
 
     def estimated_workspace(self) -> int:
         """Bytes that the programs need beside their arguments."""

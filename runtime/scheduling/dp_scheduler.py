@@ -14,8 +14,10 @@ from collections.abc import Hashable, Sequence
 
 from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.page_map import map_pages
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
@@ -166,6 +168,10 @@ class DataParallelScheduler:
             )
             for scheduler in self.schedulers
         ]
+
+    def page_maps(self) -> list[PageMap]:
+        """Of each rank."""
+        return [map_pages(scheduler.cache, list(scheduler.running)) for scheduler in self.schedulers]
 
     def _plan(self, turn: ScheduleTurn) -> ScheduledStep | None:
         if turn == "foreground":

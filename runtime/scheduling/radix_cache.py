@@ -224,7 +224,7 @@ class RadixCache:
 
     def pages(self) -> Iterator[int]:
         """All pages in the tree."""
-        for node in self._nodes():
+        for node in self.nodes():
             if self._weight:
                 yield from node.pages
             for places in node.windows:
@@ -243,7 +243,7 @@ class RadixCache:
         Raises:
             AssertionError: it does not hold.
         """
-        nodes = set(self._nodes())
+        nodes = set(self.nodes())
         locks: collections.Counter[RadixNode] = collections.Counter()
         for holder in locked:
             at = holder
@@ -391,7 +391,7 @@ class RadixCache:
             heapq.heappop(self._heap)
         return self._leaves[self._heap[0][2]]
 
-    def _nodes(self) -> Iterator[RadixNode]:
+    def nodes(self) -> Iterator[RadixNode]:
         """All nodes but the roots."""
         stack = [child for root in self._filled_roots for child in root.children.values()]
         while stack:

@@ -4,6 +4,7 @@
 """
 
 from tests.faults.fault import Fault
+from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -392,4 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
+    *FEATURE_FAULTS,
 )

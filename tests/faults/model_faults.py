@@ -1,5 +1,6 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
 from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
@@ -26,7 +27,39 @@ GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harm
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
+INT8_CACHE_FAULTS = (
+    Fault(
+        "the TPU kernel multiplies values with the scales of keys",
+        "pallas_kernels/ragged_paged_attention/tpu_scales.py",
+        "self._row(self.num_heads + head,",
+        "self._row(head,",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
+    ),
+    Fault(
+        "the GPU kernel multiplies values with the scales of keys",
+        "pallas_kernels/ragged_paged_attention/triton_tile.py",
+        "(self.head, self.num_kv_heads + self.head)",
+        "(self.head, self.head)",
+        ("tests/pallas_kernels/test_attention_gpu_triton.py",),
+    ),
+    Fault(
+        "scales of int8 are written beside another token",
+        "pallas_kernels/kv_cache_update/xla.py",
+        "lanes + writes.page_offsets[:, None]",
+        "lanes + 0 * writes.page_offsets[:, None]",
+        ("tests/pallas_kernels/test_scale_update.py",),
+    ),
+    Fault(
+        "a self-check compares int8 without its scales",
+        "model/kv_cache.py",
+        "astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)",
+        "astype(jnp.float32) + 0 * jnp.repeat(scales, W // 2, axis=-1)",
+        ("tests/runtime/core/test_cache_of_8_bits.py",),
+    ),
+)
+
 MODEL_FAULTS = (
+    *INT8_CACHE_FAULTS,
     # Parts of prompts
     Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
     Fault(
@@ -122,6 +155,27 @@ MODEL_FAULTS = (
         "jnp.clip(up, -activation.limit, activation.limit) + 1",
         "jnp.clip(up, -activation.limit, activation.limit)",
         ("tests/model/test_against_transformers.py",),
+    ),
+    Fault(
+        "the largest number of four bits is 5",
+        "pallas_kernels/grouped_matmul/scales.py",
+        "jnp.clip(signed, -6, 6)).astype",
+        "jnp.clip(signed, -7, 7)).astype",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "every unit of a step takes the scales of the first",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "number = step * per_step + index",
+        "number = step * per_step",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "a tile has room for a usual group only",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "2 * math.isqrt(usual) if num_groups > 1 else 0",
+        "0 * math.isqrt(usual) if num_groups > 1 else 0",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
     ),
     Fault(
         "what lies behind a matrix is multiplied, and 0 times NaN is NaN",
@@ -258,4 +312,5 @@ MODEL_FAULTS = (
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
     *SNAPSHOT_FAULTS,
+    *FAMILY_FAULTS,
 )

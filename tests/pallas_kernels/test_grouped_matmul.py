@@ -9,6 +9,8 @@ import pytest
 
 from palladio.pallas_kernels.grouped_matmul import Scales, gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.grouped_matmul.scales import unpacked
+from palladio.pallas_kernels.grouped_matmul.tpu_scaled import MAX_ROWS, _units_of_a_step, tile_rows
 from palladio.pallas_kernels.target import Target
 from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
@@ -22,6 +24,14 @@ SIZES = {
     "nothing": [0, 0, 0],
     "one of many": [0, 0, 90, 0],
 }
+
+
+FORMS_IN_PARTS = {  # storage, group, zero points
+    "fp8 in blocks": ("float8_e4m3fn", 128, False),
+    "int4 in groups": ("int4", 128, False),
+    "int4 in groups with zero points": ("int4", 32, True),
+}
+ONE_MATRIX = [("int4 in groups", 17, 128), ("int4 in groups with zero points", 2, 200)]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +140,37 @@ def test_sizes_that_no_block_of_the_tpu_kernel_divides(D, F, group, storage):
     assert not out[len(of_row) :].any()
 
 
+@pytest.mark.parametrize(
+    ("form", "num_rows", "F"),
+    [("fp8 in blocks", 5, 96), *(pytest.param(*other, marks=pytest.mark.slow) for other in ONE_MATRIX)],
+)
+def test_a_single_matrix_is_multiplied_in_parts(form, num_rows, F):
+    """Where its columns alone are too few programs. 1,184 rows: the last part and the last group are not whole."""
+    rng, D = np.random.default_rng(3), 1184
+    storage, group, has_zeros = FORMS_IN_PARTS[form]
+    rows = jnp.asarray(rng.normal(size=(num_rows, D)), jnp.float32)
+    values = jnp.asarray(rng.normal(size=(1, D, F)) * 3, storage)
+    factors = rng.uniform(0.5, 1.5, (1, -(-D // group), F)).astype(np.float32)
+    zeros = jnp.asarray(rng.integers(-8, 8, factors.shape), jnp.float32) if has_zeros else None
+    scales, sizes = Scales(jnp.asarray(factors), group, zeros), jnp.array([num_rows - 1], jnp.int32)
+    assert MatmulTiles.of(rows, values).for_one_matrix(rows, values).parts > 4
+    call = functools.partial(grouped_matmul, rows, values, sizes, scales=scales)
+    out, expected = (call(backend=name, target=INTERPRETED) for name in ("gpu_triton", "reference"))
+    np.testing.assert_allclose(out, expected, atol=2e-4, rtol=1e-5)
+    assert not np.any(np.asarray(out[-1])), "a row of no group"
+
+
+def test_parts_make_programs_for_all_multiprocessors_and_no_more():
+    def parts(num_rows: int, D: int, F: int) -> int:
+        rows, matrix = jnp.zeros((num_rows, D), jnp.bfloat16), jax.ShapeDtypeStruct((1, D, F), jnp.int8)
+        return MatmulTiles.of(rows, matrix).for_one_matrix(rows, matrix).parts
+
+    assert [parts(16, 4096, F) for F in (4096, 6144, 28672)] == [5, 3, 1]
+    assert parts(16, 14336, 4096) == 5
+    assert parts(16, 256, 128) == 1, "a part has some steps"
+    assert parts(2048, 4096, 4096) == 1
+
+
 def test_scales_that_do_not_fit():
     rows, matrices, _ = _make([4], 0, 128, 128)
     sizes, factors = jnp.array([4], jnp.int32), jnp.ones((1, 3, 128))
@@ -222,3 +263,38 @@ def _make(sizes, spare_rows, D, F, dtype="float32"):
     group = np.repeat(np.arange(len(sizes)), sizes)
     exact = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(group)], np.asarray(matrices, np.float64)[group])
     return rows, matrices, np.concatenate([exact, np.zeros((spare_rows, F))])
+
+
+@pytest.mark.parametrize(("tokens", "chosen", "experts"), [(64, 4, 32), (128, 4, 32), (256, 4, 32), (256, 8, 64)])
+def test_tiles_of_a_tpu_read_few_matrices_twice(tokens, chosen, experts):
+    """Each tile reads the matrix of its group. Experts at random, as a router that favours none chooses them."""
+    rng = np.random.default_rng(0)
+    picks = np.stack([rng.permutation(experts)[:chosen] for _ in range(tokens)])
+    sizes = np.bincount(picks.ravel(), minlength=experts)
+    reads = np.sum(-(-sizes // tile_rows(tokens * chosen, experts)))
+    assert np.count_nonzero(sizes) <= reads <= 1.1 * np.count_nonzero(sizes)
+
+
+def test_rows_of_a_tile_are_whole_and_bounded():
+    for rows in (1, 7, 16, 100, 4096, 10_000):
+        for groups in (1, 8, 128):
+            found = tile_rows(rows, groups)
+            assert found % 16 == 0
+            assert 16 <= found <= MAX_ROWS
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_every_number_of_4_and_8_bits(dtype):
+    codes = jnp.arange(16, dtype=jnp.int32)
+    stored = jnp.where(codes < 8, codes, codes - 16).astype(jnp.int4)
+    sizes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    found = unpacked(stored, is_float4=True, dtype=dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.astype(jnp.float32), [*sizes, *(-size for size in sizes)])
+    whole = jnp.arange(-128, 128, dtype=jnp.int32).astype(jnp.int8)
+    np.testing.assert_array_equal(unpacked(whole, is_float4=False, dtype=dtype).astype(jnp.int32), np.arange(-128, 128))
+
+
+def test_units_of_a_step_are_as_equal_as_may_be():
+    assert [_units_of_a_step(number, 128) for number in (1, 8, 9, 16, 22, 23)] == [1, 8, 5, 8, 8, 8]
+    assert _units_of_a_step(3, 2048) == 1
