@@ -147,7 +147,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
     count = size // width
     blocks = _substitute(_diagonal(lower.reshape(*outer, count, width, count, width)))
     apart = jnp.eye(count, dtype=lower.dtype)[:, None, :, None]
-    inverse = (blocks[..., :, :, None, :] * apart).reshape(lower.shape)
+    inverse: jax.Array = (blocks[..., :, :, None, :] * apart).reshape(lower.shape)
     place = jnp.arange(size)
     while width < size:
         block = place // width
@@ -170,7 +170,8 @@ def _substitute(lower: jax.Array) -> jax.Array:
     def row(i: jax.Array, inverse: jax.Array) -> jax.Array:
         factors = lax.dynamic_index_in_dim(lower, i, axis=-2, keepdims=False)
         new = -jnp.sum(factors[..., None] * inverse, axis=-2) + (jnp.arange(lower.shape[-1]) == i)
-        return lax.dynamic_update_index_in_dim(inverse, new, i, axis=lower.ndim - 2)
+        known: jax.Array = lax.dynamic_update_index_in_dim(inverse, new, i, axis=lower.ndim - 2)
+        return known
 
     identity = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
     inverse: jax.Array = lax.fori_loop(1, lower.shape[-1], row, identity)
