@@ -31,9 +31,16 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.grouped_matmul import grouped_matmul
+from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
-from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    KVPages,
+    ScaledPages,
+    kv_page_shape,
+    ragged_paged_attention,
+    scale_page_shape,
+)
 from palladio.pallas_kernels.ragged_paged_attention.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
 from palladio.pallas_kernels.target import Target
 
@@ -72,11 +79,15 @@ class Attention:
         )
         sinks = shape((N,), jnp.float32) if self.sinks else None
         k_scale = v_scale = shape((), jnp.float32) if self.scales else 1.0
+        pages = shape(cache, self.kv_dtype)
+        if self.kv_dtype == jnp.int8:
+            beside = scale_page_shape(self.num_pages, self.num_kv_heads, self.page_size)
+            pages = ScaledPages(pages, shape(beside, jnp.float32))
 
         @jax.jit
         def attend(
             q: jax.Array,
-            kv_pages: jax.Array,
+            kv_pages: KVPages,
             metadata: AttentionMetadata,
             sinks: jax.Array | None,
             k_scale: jax.Array | float,
@@ -97,7 +108,7 @@ class Attention:
             )
 
         q = shape((T, N, self.head_size), self.dtype)
-        return attend, (q, shape(cache, self.kv_dtype), metadata, sinks, k_scale, v_scale)
+        return attend, (q, pages, metadata, sinks, k_scale, v_scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +157,37 @@ class Experts:
         )
 
 
-Case = Attention | Latents | Experts
+@dataclasses.dataclass(frozen=True, slots=True)
+class Groups:
+    """A product with one matrix of 4 or 8 bits, with a scale for each output of a group of inputs."""
+
+    num_rows: int
+    inner: int = 4096
+    columns: int = 4096
+    storage: str = "int4"
+    group: int = 128
+    has_zeros: bool = False
+    is_float4: bool = False
+    dtype: DTypeLike = jnp.bfloat16
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def multiply(rows: jax.Array, matrix: jax.Array, sizes: jax.Array, factors: tuple[jax.Array, ...]) -> jax.Array:
+            scales = Scales(factors[0], self.group, *factors[1:], is_float4=self.is_float4)
+            return grouped_matmul(rows, matrix, sizes, scales=scales, backend="gpu_triton", target=target)
+
+        factors = shape((1, -(-self.inner // self.group), self.columns), jnp.float32)
+        return multiply, (
+            shape((self.num_rows, self.inner), self.dtype),
+            shape((1, self.inner, self.columns), self.storage),
+            shape((1,), jnp.int32),
+            (factors, factors) if self.has_zeros else (factors,),
+        )
+
+
+Case = Attention | Latents | Experts | Groups
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -170,6 +211,13 @@ def cases(smoke: bool) -> dict[str, Case]:
             found[name] = Attention(head_size, kv_dtype=kv_dtype, scales=scales)
         found[f"attention H={head_size}, all features"] = Attention(head_size, **everything)
         found[f"attention H={head_size} float32"] = Attention(head_size, dtype=jnp.float32, kv_dtype=jnp.float32)
+    for num_rows in (16, 64, 2048):
+        found |= {
+            f"int4 groups of 128, {num_rows} rows": Groups(num_rows),
+            f"int4 groups of 128 with zeros, {num_rows} rows": Groups(num_rows, has_zeros=True),
+            f"MXFP4, {num_rows} rows": Groups(num_rows, group=32, is_float4=True),
+            f"float8 blocks of 128, {num_rows} rows": Groups(num_rows, 14336, storage="float8_e4m3fn"),
+        }
     for head_size in MOSAIC_HEAD_SIZES:
         name = f"attention H={head_size}, mosaic"
         found[name] = Attention(head_size, backend="gpu_mosaic")

@@ -103,6 +103,9 @@ _FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
 _PRODUCT = re.compile(r" (?:convolution|dot)\(")
 _WIDE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:bf16|f16|f32)\[([\d,]+)\].*?[)\]}] ([a-z][\w-]*)\(")
 _NO_RESULTS = ("parameter", "get-tuple-element", "bitcast")
+_TYPE = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = \(?(\w+)\[", re.MULTILINE)
+_OPERANDS = re.compile(r"= (\w+)\[[\d,]*\]\S* (?:convolution|dot)\(%?([\w.-]+), %?([\w.-]+)\)")
+_LIBRARY = re.compile(r'custom_call_target="(__cublas[^"]*)"')
 _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 
 
@@ -118,6 +121,7 @@ class Facts:
         loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
         collectives: how many of each shape and kind.
         cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
+        products: how many of each pair of operands' types, or by which of a library's functions.
         product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
         small_operations: of the entry: fusions, copies, pads and so on that are no products. Of a TPU.
     """
@@ -130,6 +134,7 @@ class Facts:
     data_loops: int
     collectives: dict[str, int]
     cycles: dict[str, int]
+    products: dict[str, int]
     product_cycles: int
     small_operations: int
 
@@ -176,9 +181,18 @@ class Facts:
             counts["data loop"],
             dict(collectives),
             {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
+            _products(hlo),
             counts["product cycles"],
             counts["small operation"],
         )
+
+
+def _products(hlo: str) -> dict[str, int]:
+    """See Facts.products."""
+    types = dict(_TYPE.findall(hlo))
+    found = collections.Counter(f"{types[a]} x {types[b]} -> {out}" for out, a, b in _OPERANDS.findall(hlo))
+    found.update(_LIBRARY.findall(hlo))
+    return dict(found)
 
 
 def _computations_with_products(hlo: str) -> set[str]:
@@ -224,6 +238,7 @@ class Sizes:
     context_length: int
     decode_steps: int
     drafts: int = 0
+    kv_dtype: str = "bfloat16"
 
     @property
     def useful_tokens(self) -> int:
@@ -241,7 +256,7 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         proposer=NgramProposer(sizes.drafts, 1, 12) if sizes.drafts else None,
         checks_cache=True,
         dtype=DTYPE,
-        cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=DTYPE),
+        cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=sizes.kv_dtype),
         mesh=mesh,
         has_plain_tier=PlatformDefaults.of(mesh.devices.flat[0].platform).has_plain_tier,
     )
@@ -300,7 +315,7 @@ def compile_all(
     pages = plan_memory(memory, needs, workspace=0).num_pages
     programs = declare(config, shape, structure, weights, pages, sizes)
     state = shape.abstract(weights, pages)
-    (cache_shape,) = {array.sharding.shard_shape(array.shape) for array in state.kv_cache}
+    cache_shape = shape.cache.spec.device_pages(pages, mesh).shape
     num_tokens = (pages - 1) // shape.num_tables * sizes.page_size
     sizes_of = collections.defaultdict(set)
     for leaf in weights:
@@ -364,7 +379,9 @@ def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
         buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode))
     if args.drafts:
         buckets = buckets.with_drafts(args.drafts)
-    return Sizes(buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps, args.drafts)
+    return Sizes(
+        buckets, args.page_size, DEFAULTS.max_running, context_length, args.decode_steps, args.drafts, args.kv_dtype
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -383,6 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="every bucket of an engine with default flags")
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=PROGRAMS)
     parser.add_argument("--page-size", type=int, default=16)
+    parser.add_argument("--kv-dtype", default="bfloat16", help="of the KV cache, as jax calls it")
     parser.add_argument("--context-length", type=int, help="default: the model's")
     parser.add_argument("--attention-backend", default="auto")
     parser.add_argument("--json", type=Path)

@@ -17,6 +17,12 @@ ATTENTION_CASES: Sequence[AttentionCase] = (  # kind, (cached before, new) of ea
     ("decode", ((1, 1), (700, 1), (300, 1)), 32, 8, 128, None),
     ("decode", ((9, 1), (500, 1)), 8, 4, 128, 30),
 )
+GROUPED_PRODUCTS = (  # name, storage, group, zero points, whether the 4 bits are floats
+    ("float8 blocks of 128", "float8_e4m3fn", 128, False, False),
+    ("int4 groups of 128", "int4", 128, False, False),
+    ("int4 groups of 32 with zero points", "int4", 32, True, False),
+    ("MXFP4", "int4", 32, False, True),
+)
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2}  # largest difference from the reference, of outputs of about 1
 
 
@@ -28,7 +34,13 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
     import jax.numpy as jnp
     import numpy as np
 
-    from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+    from palladio.pallas_kernels.ragged_paged_attention import (
+        AttentionMetadata,
+        ScaledPages,
+        kv_page_shape,
+        ragged_paged_attention,
+        scale_page_shape,
+    )
 
     rng, page_size = np.random.default_rng(0), 16
     target = target or Target.of(jax.devices()[0])
@@ -49,8 +61,13 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
         )
         q = rng.normal(size=(starts[-1], N, H)).astype(np.float32)
         pages = rng.normal(size=kv_page_shape(num_pages, K, page_size, H)).astype(np.float32)
-        for dtype in TOLERANCES:
-            arrays = jnp.asarray(q, dtype), jnp.asarray(pages, dtype)
+        scales = rng.uniform(0.02, 0.03, scale_page_shape(num_pages, K, page_size)).astype(np.float32)
+        whole = ScaledPages(jnp.asarray(np.clip(pages * 40, -127, 127), jnp.int8), jnp.asarray(scales))
+        caches = {name: (name, jnp.asarray(pages, name)) for name in TOLERANCES} | {
+            "bfloat16, int8 KV": ("bfloat16", whole)
+        }
+        for label, (dtype, cache) in caches.items():
+            arrays = jnp.asarray(q, dtype), cache
             outputs = []
             for name in (backend, "reference"):
                 options = {"scale": H**-0.5, "sliding_window": window, "backend": name, "target": target}
@@ -58,8 +75,45 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
                 with jax.default_matmul_precision("highest"):  # else a GPU rounds float32 factors to 10 bits
                     outputs.append(np.asarray(jax.jit(call)(*arrays, metadata), np.float32))
             error = float(np.abs(outputs[0] - outputs[1]).max())
-            errors[f"{kind} {dtype}"] = max(error, errors.get(f"{kind} {dtype}", 0.0))
-    return {"max error": errors, "ok": all(error <= TOLERANCES[name.split()[1]] for name, error in errors.items())}
+            errors[f"{kind} {label}"] = max(error, errors.get(f"{kind} {label}", 0.0))
+    return {
+        "max error": errors,
+        "ok": all(error <= TOLERANCES[name.split()[1].strip(",")] for name, error in errors.items()),
+    }
+
+
+def product_numerics(tiny: bool, target: Target | None = None, backend: str = "auto") -> Figures:
+    """The largest error of products with one matrix of 4 or 8 bits and scales, as a share of the largest number."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
+
+    rng, target = np.random.default_rng(0), target or Target.of(jax.devices()[0])
+    D, F = (384, 128) if tiny else (4096, 1024)
+    errors: dict[str, float] = {}
+    for name, storage, group, has_zeros, is_float4 in GROUPED_PRODUCTS:
+        values = jnp.asarray(np.clip(rng.normal(size=(1, D, F)) * 3, -7, 7), storage)
+        factors = jnp.asarray(rng.uniform(0.01, 0.02, (1, D // group, F)), jnp.float32)
+        zeros = jnp.asarray(rng.integers(-8, 8, factors.shape), jnp.float32) if has_zeros else None
+        scales = Scales(factors, group, zeros, is_float4=is_float4)
+        for num_rows in (2, 64) if tiny else (2, 16, 64, 300):
+            rows, sizes = jnp.asarray(rng.normal(size=(num_rows, D)), jnp.bfloat16), jnp.array([num_rows], jnp.int32)
+            ours, exact = (
+                np.asarray(
+                    jax.jit(functools.partial(grouped_matmul, scales=scales, backend=one, target=target))(
+                        rows, values, sizes
+                    ),
+                    np.float32,
+                )
+                for one in (backend, "reference")
+            )
+            error = float(np.abs(ours - exact).max() / np.abs(exact).max())
+            errors[name] = max(error, errors.get(name, 0.0))
+    return {"max error": errors, "ok": all(error <= TOLERANCES["bfloat16"] for error in errors.values())}
 
 
 def sampler_numerics(tiny: bool) -> Figures:
@@ -117,4 +171,8 @@ def sampler_numerics(tiny: bool) -> Figures:
 
 
 def numerics(tiny: bool, folder: Path) -> Figures:
-    return {"attention": attention_numerics(tiny), "sampler": sampler_numerics(tiny)}
+    return {
+        "attention": attention_numerics(tiny),
+        "products": product_numerics(tiny),
+        "sampler": sampler_numerics(tiny),
+    }

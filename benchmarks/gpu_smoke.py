@@ -219,8 +219,9 @@ def table(report: Figures) -> list[tuple[str, str, str]]:
                 rows.append((stage, figures["error"], "FAILED"))
             continue
         if stage == "numerics":
-            for name, error in figures["attention"]["max error"].items():
-                rows.append((f"attention error, {name}", f"{error:.2g}", verdict(figures["attention"])))
+            for part in ("attention", "products"):
+                for name, error in figures[part]["max error"].items():
+                    rows.append((f"{part} error, {name}", f"{error:.2g}", verdict(figures[part])))
             for tier, equal in figures["sampler"]["equal"].items():
                 rows.append((f"sampler tokens as on CPU, {tier}", equal, verdict(figures["sampler"])))
         elif stage == "greedy":

@@ -33,14 +33,16 @@ from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.kv_cache_update.tpu_decode import BLOCK
 from palladio.pallas_kernels.ragged_paged_attention import (
     AttentionMetadata,
+    ScaledPages,
     kv_page_shape,
     ragged_paged_attention,
+    scale_page_shape,
 )
 from palladio.pallas_kernels.target import Target
 
 CHIPS = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 SMOKE_CHIPS = ("v5e", "7x")
-NUM_PAGES, TABLE_WIDTH = 2048, 128
+NUM_PAGES, TABLE_WIDTH = 2000, 128  # of pages another number than of tokens: copies are known by their shape
 KERNELS = ("paged_attention", "kv_cache_update")
 
 
@@ -80,6 +82,7 @@ LAYERS = tuple(
         *(Layer(kind, *sizes) for sizes in ((14, 2, 64), (12, 4, 96), (32, 8, 128), (16, 1, 192), (8, 2, 256))),
         *(Layer(kind, n, 4, 128) for n in (4, 64)),
         *(Layer(kind, 32, 8, 128, kv_dtype=dtype) for dtype in ("float8_e4m3fn", "float8_e5m2", "int8")),
+        *(Layer(kind, 32, heads, 128, kv_dtype="int8", page_size=size) for heads, size in ((8, 32), (2, 64), (1, 128))),
         *(Layer(kind, 32, 8, 128, page_size=size) for size in (16, 128, 256)),
         Layer(kind, 14, 2, 64, dtype="float32", kv_dtype="float32"),
         Layer(kind, 32, 8, 128, window=1024),
@@ -129,13 +132,18 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
         return kv_pages, out.reshape(T, N * H)  # rows as the products around attention give and take them
 
     row: dict[str, Any] = {"chip": chip, "layer": str(layer)}
-    args = (array(*shape, dtype=layer.kv_dtype), array(T, N * H, dtype=layer.dtype), new, new, metadata, writes, sinks)
+    pages, cache_bytes = array(*shape, dtype=layer.kv_dtype), math.prod(shape) * jnp.dtype(layer.kv_dtype).itemsize
+    if layer.kv_dtype == "int8":
+        beside = scale_page_shape(NUM_PAGES, K, S)
+        pages, cache_bytes = ScaledPages(pages, array(*beside, dtype="float32")), cache_bytes + 4 * math.prod(beside)
+    args = (pages, array(T, N * H, dtype=layer.dtype), new, new, metadata, writes, sinks)
     try:
         program = aot_targets.compile_for(mesh, jax.jit(step, donate_argnums=0), args)
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
         return row | {"wrong": [f"refused: {type(refusal).__name__}: {str(refusal).strip()[:400]}"]}
     copies = Facts.of(program.hlo, shape, ()).cache_copies
-    cache_bytes = math.prod(shape) * jnp.dtype(layer.kv_dtype).itemsize
+    if layer.kv_dtype == "int8":
+        copies += Facts.of(program.hlo, beside, ()).cache_copies
     wrong = [f"copies the cache {copies} times"] if copies else []
     if program.alias_bytes != cache_bytes:
         wrong.append(f"updates {program.alias_bytes:,} bytes in place, the cache has {cache_bytes:,}")

@@ -29,7 +29,14 @@ from kernel_workloads import AttentionWorkload, ExpertsWorkload, attention_workl
 from report import report, write
 
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
-from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    KVPages,
+    ScaledPages,
+    kv_page_shape,
+    ragged_paged_attention,
+    scale_page_shape,
+)
 from palladio.pallas_kernels.target import Target
 
 TOLERANCE = 0.03  # largest difference from the portable backend, of outputs of about 1 in bfloat16
@@ -56,7 +63,7 @@ def copy_bandwidth(tiny: bool) -> float:
     return 2 * source.nbytes / median_seconds(lambda: negate(source), tiny)
 
 
-def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], AttentionMetadata]:
+def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[KVPages], AttentionMetadata]:
     """Queries, the caches of the layers, and what the op is told: random pages in random order."""
     rng = np.random.default_rng(0)
     totals = np.array([before + new for before, new in workload.lengths], np.int32)
@@ -70,9 +77,13 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
     shape = kv_page_shape(len(order) + 1, workload.num_kv_heads, workload.page_size, workload.head_size)
 
     @functools.partial(jax.jit, static_argnums=1)
-    def fill(key: jax.Array, dtype: str) -> jax.Array:
+    def fill(key: jax.Array, dtype: str) -> KVPages:
         values = jax.random.normal(key, shape, jnp.bfloat16)
-        return (jnp.round(values * 40) if dtype == "int8" else values).astype(dtype)
+        if dtype != "int8":
+            return values.astype(dtype)
+        beside = scale_page_shape(shape[0], workload.num_kv_heads, workload.page_size)
+        scales = jax.random.uniform(key, beside, minval=0.8 / 40, maxval=1.2 / 40)
+        return ScaledPages(jnp.clip(jnp.round(values * 40), -127, 127).astype(dtype), scales)
 
     keys = jax.random.split(jax.random.key(0), workload.num_layers + 1)
     q = jax.random.normal(keys[0], (int(starts[-1]), workload.num_heads, workload.head_size), jnp.bfloat16)
@@ -91,18 +102,15 @@ def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[jax.Array], 
 def time_attention(workload: AttentionWorkload, target: Target, backend: str, tiny: bool, bandwidth: float) -> Figures:
     """Error and speed of a layer's attention."""
     q, caches, metadata = make_step(workload)
-    factor = 1 / 40 if workload.kv_dtype == "int8" else 1.0
 
     @functools.partial(jax.jit, static_argnames="backend")
-    def layers(q: jax.Array, caches: Sequence[jax.Array], metadata: AttentionMetadata, *, backend: str) -> jax.Array:
+    def layers(q: jax.Array, caches: Sequence[KVPages], metadata: AttentionMetadata, *, backend: str) -> jax.Array:
         for kv_pages in caches:
             q = ragged_paged_attention(
                 q,
                 kv_pages,
                 metadata,
                 scale=workload.head_size**-0.5,
-                k_scale=factor,
-                v_scale=factor,
                 backend=backend,
                 target=target,
             )

@@ -111,7 +111,13 @@ def child(kernel: Kernel, report: str) -> None:
     from jax.sharding import NamedSharding, PartitionSpec
     from kernel_matrix import CHIPS
 
-    from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, tpu, tpu_config
+    from palladio.pallas_kernels.ragged_paged_attention import (
+        AttentionMetadata,
+        kv_page_shape,
+        scale_page_shape,
+        tpu,
+        tpu_config,
+    )
     from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
     from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
     from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
@@ -141,9 +147,9 @@ def child(kernel: Kernel, report: str) -> None:
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
     plan = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
 
-    def call(q: Any, kv_pages: Any, metadata: Any, plan: Any) -> Any:
+    def call(q: Any, kv_pages: Any, metadata: Any, plan: Any, scales: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
-        options = AttentionOptions(H**-0.5, target=target)
+        options = AttentionOptions(H**-0.5, target=target, row_scales=scales)
         if kind == "decode":
             out = tpu.attend_tokens(q, kv_pages, metadata, options, plan, blocks)
         else:
@@ -157,6 +163,7 @@ def child(kernel: Kernel, report: str) -> None:
         array(*kv_page_shape(2048, K, S, H), dtype=jnp.dtype(kv_dtype)),
         metadata,
         plan,
+        array(*scale_page_shape(2048, K, S), dtype=jnp.float32) if kv_dtype == "int8" else None,
     )
     program = aot_targets.compile_for(mesh, jax.jit(call), args)
     sizes = {"rows": 8 if kind == "decode" else queries * (N // K), "keys": blocks.keys, "ones": blocks.multiplies_ones}

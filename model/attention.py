@@ -17,6 +17,7 @@ from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
 from palladio.model.state_cache import StateStep
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.ragged_paged_attention import KVPages
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +68,7 @@ class Attention(Module):
         self.kernels = kernels
         self.mesh = mesh
 
-    def __call__(self, x: jax.Array, by: LayerContext, kv_pages: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, x: jax.Array, by: LayerContext, kv_pages: KVPages) -> tuple[jax.Array, KVPages]:
         """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
         qkv = self.qkv(x)  # [T, K, G+2, H], or [T, K, 2·G+2, H]
         T, K, slots, H = qkv.shape
@@ -79,7 +80,7 @@ class Attention(Module):
         if self.spec.query_growth is not None:
             q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
-        own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them
+        own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them, also in scales
         sinks = None if self.sinks is None else self.sinks[...]
         in_specs = (own, own, own, whole, own, whole, rules.spec(("query_heads",)))
         attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
@@ -101,10 +102,10 @@ class Attention(Module):
         k: jax.Array,
         v: jax.Array,
         step: PagedStep,
-        kv_pages: jax.Array,
+        kv_pages: KVPages,
         scales: CacheScales,
         sinks: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, KVPages]:
         """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H] and the cache."""
         kv_pages = step.write(kv_pages, k, v, self.kernels, scales)
         return step.attend(q, kv_pages, self.spec, self.kernels, scales, sinks), kv_pages

@@ -25,16 +25,20 @@ from palladio.model.forward_batch import ForwardBatch
 from palladio.model.latent_cache import LatentCacheSpec, LatentStep
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.page_spec import PageSpec
-from palladio.model.sharding import num_ranks, num_shards
+from palladio.model.sharding import ShardingRules, num_ranks, num_shards
 from palladio.model.state_cache import StateSpec, StateStep
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update, plan_writes
 from palladio.pallas_kernels.ragged_paged_attention import (
     AttentionMetadata,
     AttentionShape,
+    KVPages,
+    ScaledPages,
     kv_page_shape,
     plan_attention,
     ragged_paged_attention,
+    scale_page_shape,
+    unpack_scales,
 )
 
 PAGE_SIZES = 16, 32, 64, 128  # tokens; what is chosen from
@@ -46,7 +50,7 @@ MOST_PADDING = 0.15
 
 
 CacheScales = tuple[jax.Array, jax.Array] | None
-"""What a cache of 8 bits divides keys and values by, f32[] each; None: by 1."""
+"""What a cache of float8 divides keys and values by, f32[] each; None: by 1."""
 
 
 class Place(NamedTuple):
@@ -127,6 +131,7 @@ def _group(window: int | None, layers: list[int], size: int) -> CacheGroup:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheSpec(PageSpec):
     """Pages [P, K, S, 2·Hp] of keys and values, of attention with grouped queries. Devices of a group share the heads.
+    Pages of int8 have scales beside them, see ScaledPages; each device has those of its heads.
 
     Attributes:
         num_kv_heads: K.
@@ -138,10 +143,39 @@ class CacheSpec(PageSpec):
     num_kv_heads: int
     head_size: int
 
-    def device_pages(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        """[P, K, S, 2·Hp], see PageSpec."""
-        shape = dataclasses.replace(self, num_kv_heads=self.num_kv_heads // num_shards(mesh))._shape(num_pages)
-        return jax.ShapeDtypeStruct(shape, self.dtype)
+    @property
+    def bytes_per_page(self) -> int:
+        """See PageSpec; with the scales of pages on a single device."""
+        scales = math.prod(self._scales(1)) * 4 if self.has_scales else 0
+        return super().bytes_per_page + scales
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether each row has one, for its key and for its value."""
+        return bool(self.dtype == jnp.int8)
+
+    def array(self, num_pages: int, mesh: Mesh) -> Any:
+        """See PageSpec; ScaledPages of int8."""
+        rows: Any = super().array(num_pages, mesh)
+        if not self.has_scales:
+            return rows
+        P, R, L = self._on_a_device(mesh)._scales(num_ranks(mesh) * num_pages)
+        sharding = ShardingRules().sharding(mesh, self.AXES[:3])
+        scales: Any = jax.ShapeDtypeStruct((P, R * num_shards(mesh), L), jnp.float32, sharding=sharding)
+        return ScaledPages(rows, scales)
+
+    def device_pages(self, num_pages: int, mesh: Mesh) -> Any:
+        """[P, K, S, 2·Hp], see PageSpec; ScaledPages of int8."""
+        of_device = self._on_a_device(mesh)
+        rows: Any = jax.ShapeDtypeStruct(of_device._shape(num_pages), self.dtype)
+        scales: Any = jax.ShapeDtypeStruct(of_device._scales(num_pages), jnp.float32)
+        return ScaledPages(rows, scales) if self.has_scales else rows
+
+    def _on_a_device(self, mesh: Mesh) -> Self:
+        return dataclasses.replace(self, num_kv_heads=self.num_kv_heads // num_shards(mesh))
+
+    def _scales(self, num_pages: int) -> tuple[int, ...]:
+        return scale_page_shape(num_pages, self.num_kv_heads, self.page_size)
 
     def _shape(self, num_pages: int) -> tuple[int, ...]:
         return kv_page_shape(num_pages, self.num_kv_heads, self.page_size, self.head_size)
@@ -194,7 +228,7 @@ class CacheLayout:
 
     def num_pages(self, pool: tuple[Any, ...], mesh: Mesh) -> int:
         """Of each data-parallel rank, the scratch page included."""
-        num_pages: int = pool[0].shape[0] // num_ranks(mesh)
+        num_pages: int = jax.tree.leaves(pool[0])[0].shape[0] // num_ranks(mesh)
         return num_pages
 
     def pages(self, pool: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -241,6 +275,15 @@ def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, leas
     return PAGE_SIZES[-1]
 
 
+def page_values(pages: KVPages, number: jax.Array) -> jax.Array:
+    """Keys and values that one page of one array holds, as float32, in any order."""
+    if not isinstance(pages, ScaledPages):
+        return pages[number].astype(jnp.float32)
+    _, K, S, W = pages.shape
+    scales = unpack_scales(pages.scales[number][None], K, S)[0].transpose(1, 2, 0)  # [K, S, 2]
+    return pages.rows[number].astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PagedStep:
@@ -255,7 +298,7 @@ class PagedStep:
         batch: ForwardBatch,
         config: ModelConfig,
         dtype: DTypeLike,
-        kv_cache: Iterable[jax.Array],
+        kv_cache: Iterable[KVPages],
         kernels: Kernels,
         num_shards: int = 1,
     ) -> list[Self]:
@@ -293,9 +336,7 @@ class PagedStep:
         metadata = dataclasses.replace(self.metadata, block_table=block_table)
         return dataclasses.replace(self, writes=self.writes.in_pages(page_ids), metadata=metadata)
 
-    def write(
-        self, kv_pages: jax.Array, k: jax.Array, v: jax.Array, kernels: Kernels, scales: CacheScales
-    ) -> jax.Array:
+    def write(self, kv_pages: KVPages, k: jax.Array, v: jax.Array, kernels: Kernels, scales: CacheScales) -> KVPages:
         """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's keys and values."""
         k_scale, v_scale = scales or (1.0, 1.0)
         return kv_cache_update(
@@ -312,7 +353,7 @@ class PagedStep:
     def attend(
         self,
         q: jax.Array,
-        kv_pages: jax.Array,
+        kv_pages: KVPages,
         spec: AttentionSpec,
         kernels: Kernels,
         scales: CacheScales,

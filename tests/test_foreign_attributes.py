@@ -27,6 +27,8 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/request.py:request": REQUEST,
     "runtime/scheduling/radix_cache.py:at": NODE,
     "runtime/scheduling/radix_cache.py:node": NODE,
+    "runtime/scheduling/radix_node.py:self.parent": NODE,
+    "runtime/scheduling/tree_snapshots.py:node": NODE,
     "runtime/grammar/compiler.py:compilation": COMPILATION,
     "runtime/telemetry/profiler.py:profile": PROFILE,
     "runtime/grammar/cache.py:finalizer": LIBRARY,

@@ -1,9 +1,13 @@
 """Tile sizes of the GPU kernel: by the shapes alone."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
+
+WANTED_PROGRAMS = 132  # of an H200's multiprocessors, each has one
+LEAST_STEPS = 4  # of a program's loop over D, else its beginning and end are most of it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -13,6 +17,7 @@ class MatmulTiles:
     Attributes:
         rows: of a tile. columns: of a tile. inner: of D at a time.
         num_warps: of a program. num_stages: of its pipeline of loads.
+        parts: into which D is cut, each a program of its own, whose sums are added up afterwards.
     """
 
     rows: int
@@ -20,6 +25,16 @@ class MatmulTiles:
     inner: int
     num_warps: int
     num_stages: int
+    parts: int = 1
+
+    def for_one_matrix(self, rows: jax.Array, matrices: jax.Array) -> "MatmulTiles":
+        """In parts, where the tiles of a matrix's columns alone would leave multiprocessors idle. What is added up is
+        far less than the matrix, and stays in the device's cache."""
+        (M, D), F = rows.shape, matrices.shape[2]
+        programs = math.ceil(M / self.rows) * math.ceil(F / self.columns)
+        steps = math.ceil(D / self.inner)
+        parts = min(math.ceil(WANTED_PROGRAMS / programs), max(1, steps // LEAST_STEPS))
+        return dataclasses.replace(self, parts=parts)
 
     @classmethod
     def of(cls, rows: jax.Array, matrices: jax.Array) -> "MatmulTiles":

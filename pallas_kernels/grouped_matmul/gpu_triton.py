@@ -51,6 +51,7 @@ def matmul(
         raise NotImplementedError(f"it computes in {', '.join(DTYPES)}, not {rows.dtype}")
     M, D = rows.shape
     E, _, F = matrices.shape
+    chooses = tiles is None
     tiles = tiles or MatmulTiles.of(rows, matrices)
     factors: tuple[jax.Array, ...] = ()
     if scales is not None:
@@ -59,6 +60,8 @@ def matmul(
                 raise NotImplementedError(f"groups of {scales.group} are no multiple of {MIN_INNER}")
             tiles = dataclasses.replace(tiles, inner=math.gcd(tiles.inner, scales.group))
         factors = tuple(array.reshape(-1, F) for array in scales.arrays)
+        if E == 1 and chooses:
+            tiles = tiles.for_one_matrix(rows, matrices)
     plan = plan_tiles(group_sizes, M, tiles.rows)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
@@ -70,15 +73,15 @@ def matmul(
             precision=product_precision(rows.dtype, target),
         ),
         # Tiles of one group follow each other with the same columns, so the matrix is read from memory once.
-        grid=(plan.group.shape[0], pl.cdiv(F, tiles.columns)),
+        grid=(plan.group.shape[0], pl.cdiv(F, tiles.columns), tiles.parts),
         in_specs=[anywhere] * (5 + len(factors)),
         out_specs=anywhere,
-        out_shape=jax.ShapeDtypeStruct((M, F), rows.dtype),
+        out_shape=jax.ShapeDtypeStruct((tiles.parts, M, F), rows.dtype if tiles.parts == 1 else jnp.float32),
         compiler_params=pltriton.CompilerParams(num_warps=tiles.num_warps, num_stages=tiles.num_stages),
         interpret=target.interpret is not None,
         name="grouped_matmul",
     )(rows, matrices.reshape(E * D, F), *plan, *factors)
-    return out
+    return out[0] if tiles.parts == 1 else out.sum(axis=0).astype(rows.dtype)
 
 
 def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
@@ -109,11 +112,12 @@ def _multiply_tile(
     is_float4: bool,
     precision: Precision,
 ) -> None:
-    """Program (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales and the zeros,
-    if there are any, [E·G, F], and of the result, [M, F]. group_size: rows of a matrix that share a scale."""
+    """Program (i, j, k): columns j of tile i, part k of D. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales
+    and the zeros, if there are any, [E·G, F], and of the parts' results, [parts, M, F]. group_size: rows of a matrix
+    that share a scale."""
     *factors_refs, out_ref = refs
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
-    tile = pl.program_id(0)
+    tile, part = pl.program_id(0), pl.program_id(2)
     group, first, count = group_ref[tile], first_ref[tile], count_ref[tile]
     column = pl.program_id(1) * tiles.columns + lax.iota(jnp.int32, tiles.columns)
     row = lax.iota(jnp.int32, tiles.rows)
@@ -145,13 +149,15 @@ def _multiply_tile(
 
     def multiply() -> None:
         steps = jnp.where(count > 0, jnp.int32(pl.cdiv(D, tiles.inner)), jnp.int32(0))
-        sums = lax.fori_loop(0, steps, step, jnp.zeros(shape, jnp.float32))
+        first_step = part * jnp.int32(pl.cdiv(pl.cdiv(D, tiles.inner), tiles.parts))
+        last_step = jnp.minimum(first_step + pl.cdiv(pl.cdiv(D, tiles.inner), tiles.parts), steps)
+        sums = lax.fori_loop(first_step, last_step, step, jnp.zeros(shape, jnp.float32))
         if group_size == D:
             sums *= of_group(factors_refs[0], 0)
         # A tile of no group writes zeros into all of its rows.
         limit = jnp.where(count > 0, count, jnp.minimum(M - first, tiles.rows))
         mask = jnp.broadcast_to((row < limit)[:, None] & (column < F)[None, :], shape)
-        store(out_ref, ((first + row)[:, None], column[None, :]), sums, mask)
+        store(out_ref, (part, (first + row)[:, None], column[None, :]), sums, mask)
 
     pl.when(first < M)(multiply)
 

@@ -1,17 +1,20 @@
 """The public face of the cache write; picks a backend."""
 
 import functools
+from typing import TypeVar, cast
 
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.kv_cache_update import reference, tpu, xla
+from palladio.pallas_kernels.kv_cache_update import reference, tpu, tpu_scales, xla
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
-from palladio.pallas_kernels.ragged_paged_attention.layout import pack_rows
+from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, pack_rows, quantize_rows
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {"tpu": tpu.update, "xla": xla.update, "reference": reference.update}
+OF_SCALES = {"tpu": tpu_scales.update, "xla": xla.update_scales, "reference": reference.update_scales}
 AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
+Pages = TypeVar("Pages", bound=KVPages)
 PLANNED = frozenset({"tpu"})  # backends that use CacheWrites.runs
 
 
@@ -22,7 +25,7 @@ def plan_writes(writes: CacheWrites, *, backend: str = "auto", target: Target = 
 
 
 def kv_cache_update(
-    kv_pages: jax.Array,
+    kv_pages: Pages,
     k: jax.Array,
     v: jax.Array,
     writes: CacheWrites,
@@ -31,7 +34,7 @@ def kv_cache_update(
     v_scale: jax.Array | float = 1.0,
     backend: str = "auto",
     target: Target = Target(),
-) -> jax.Array:
+) -> Pages:
     """Writes one row per token and kv head.
 
     Args:
@@ -39,19 +42,27 @@ def kv_cache_update(
         k: [T, K, H] keys.
         v: [T, K, H] values.
         writes: where to. No cell twice, but those of page 0; tokens of one page follow each other along T and in it.
-        k_scale, v_scale: f32[], what a cache of 8 bits divides by before it rounds; others ignore them.
+        k_scale, v_scale: f32[], what a cache of float8 divides by before it rounds; others ignore them.
         backend: "auto", or the name of one.
         target: what kernels are compiled for; "auto" picks by it.
 
     Returns:
-        [P, K, S, 2·Hp] the cache with those rows replaced. What page 0 holds is not defined.
+        [P, K, S, 2·Hp] the cache with those rows replaced, and of a cache of int8 their scales. What page 0 holds is
+        not defined.
 
     Raises:
         ValueError: unknown backend.
         NotImplementedError: no backend accepts the call.
     """
+    if isinstance(kv_pages, ScaledPages):
+        rows, scales = quantize_rows(k, v, kv_pages.shape[-1])
+        scaled = ScaledPages(
+            write_rows(kv_pages.rows, rows, writes, backend=backend, target=target),
+            write_scales(kv_pages.scales, scales, kv_pages.shape[2], writes, backend=backend, target=target),
+        )
+        return cast(Pages, scaled)
     rows = pack_rows(k, v, kv_pages.shape[-1], kv_pages.dtype, k_scale, v_scale)
-    return write_rows(kv_pages, rows, writes, backend=backend, target=target)
+    return cast(Pages, write_rows(kv_pages, rows, writes, backend=backend, target=target))
 
 
 def write_rows(
@@ -59,4 +70,19 @@ def write_rows(
 ) -> jax.Array:
     """As `kv_cache_update`, of rows [T, K, W] as they lie in a cache [P, K, S, W]."""
     calls = {name: functools.partial(call, kv_pages, rows, writes, target) for name, call in BACKENDS.items()}
+    return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)
+
+
+def write_scales(
+    page_scales: jax.Array,
+    scales: jax.Array,
+    page_size: int,
+    writes: CacheWrites,
+    *,
+    backend: str = "auto",
+    target: Target = Target(),
+) -> jax.Array:
+    """As `kv_cache_update`, of scales f32[T, 2·K] into those beside the pages of a cache of int8, f32[P, R, C·S]."""
+    args = page_scales, scales, page_size, writes, target
+    calls = {name: functools.partial(call, *args) for name, call in OF_SCALES.items()}
     return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)

@@ -6,7 +6,7 @@ after it are changed and written.
 """
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from palladio.pallas_kernels.kv_cache_update.tpu_copies import NUM_BUFFERS, Act, BlockCopies
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode
 
 Ref = Any
 BLOCK = 16  # tokens at once
-_NUM_BUFFERS = 3  # one is read, one changed, one written
 _MAX_BYTES = 4 * 2**20  # of them: the rest of vector memory is left to what the compiler prefetches
 
 
@@ -49,9 +49,9 @@ def update_rows(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, targe
             ],
             out_specs=pl.BlockSpec(memory_space=pl.ANY),
             scratch_shapes=[
-                pltpu.VMEM((_NUM_BUFFERS, BLOCK, heads, tile, W), kv_pages.dtype),
-                pltpu.SemaphoreType.DMA((_NUM_BUFFERS,)),
-                pltpu.SemaphoreType.DMA((_NUM_BUFFERS,)),
+                pltpu.VMEM((NUM_BUFFERS, BLOCK, heads, tile, W), kv_pages.dtype),
+                pltpu.SemaphoreType.DMA((NUM_BUFFERS,)),
+                pltpu.SemaphoreType.DMA((NUM_BUFFERS,)),
             ],
         ),
         out_shape=jax.ShapeDtypeStruct(kv_pages.shape, kv_pages.dtype),
@@ -71,7 +71,7 @@ def update_rows(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, targe
 
 def _heads_at_once(num_heads: int, bytes_of_one: int) -> int:
     """The most kv heads, a divisor of all, whose buffers are small enough. Args: bytes_of_one: of one buffer's head."""
-    fitting = max(_MAX_BYTES // (_NUM_BUFFERS * bytes_of_one), 1)
+    fitting = max(_MAX_BYTES // (NUM_BUFFERS * bytes_of_one), 1)
     return max(heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and heads <= fitting)
 
 
@@ -90,11 +90,11 @@ def _kernel(
     _, _, heads, tile, width = tiles.shape
     num_parts = pages.shape[1] // heads
     step, num_steps = pl.program_id(0), pl.num_programs(0)
-    this = lax.rem(step, _NUM_BUFFERS)
+    this = lax.rem(step, NUM_BUFFERS)
 
-    def each_copy(is_read: bool, act: Literal["start", "wait"], of_step: jax.Array) -> None:
+    def each_copy(is_read: bool, act: Act, of_step: jax.Array) -> None:
         """Starts or awaits the copies of a step, between the cache and its buffer."""
-        buffer, part = lax.rem(of_step, _NUM_BUFFERS), lax.rem(of_step, num_parts)
+        buffer, part = lax.rem(of_step, NUM_BUFFERS), lax.rem(of_step, num_parts)
 
         def copy_one(i: jax.Array, _: None) -> None:
             token = lax.div(of_step, num_parts) * BLOCK + i
@@ -111,16 +111,8 @@ def _kernel(
 
         lax.fori_loop(0, BLOCK, copy_one, None)
 
-    start_reads, await_reads = functools.partial(each_copy, True, "start"), functools.partial(each_copy, True, "wait")
-    start_writes, await_writes = (
-        functools.partial(each_copy, False, "start"),
-        functools.partial(each_copy, False, "wait"),
-    )
-    oldest = _NUM_BUFFERS - 1
-    pl.when(step == 0)(lambda: start_reads(step))
-    pl.when(step >= oldest)(lambda: await_writes(step - oldest))  # of the buffer that the next reads go to
-    pl.when(step + 1 < num_steps)(lambda: start_reads(step + 1))
-    await_reads(step)
+    blocks = BlockCopies(functools.partial(each_copy, True), functools.partial(each_copy, False))
+    blocks.begin(step, num_steps)
     row_ids = lax.broadcasted_iota(jnp.int32, (tile, width), 0)
     first_token = lax.div(step, num_parts) * BLOCK
     rows = [lax.rem(offsets[first_token + i], tile) for i in range(BLOCK)]
@@ -133,6 +125,4 @@ def _kernel(
             tiles[this, i, head] = after.astype(before.dtype)
 
     lax.fori_loop(0, heads, change, None)
-    start_writes(step)
-    for age in reversed(range(oldest)):
-        pl.when((step + 1 == num_steps) & (step >= age))(functools.partial(await_writes, step - age))
+    blocks.end(step, num_steps)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
+from palladio.pallas_kernels.ragged_paged_attention.layout import scale_cells
 from palladio.pallas_kernels.target import Target
 
 
@@ -21,3 +22,12 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
     heads = jnp.arange(kv_pages.shape[1])
     where = writes.page_ids[:, None], heads, writes.page_offsets[:, None]  # [T, K]
     return kv_pages.at[where].set(rows, mode="promise_in_bounds")
+
+
+def update_scales(
+    page_scales: jax.Array, scales: jax.Array, page_size: int, writes: CacheWrites, target: Target
+) -> jax.Array:
+    """page_scales f32[P, R, C·S], scales f32[T, 2·K] → f32[P, R, C·S]; the same for every target."""
+    rows, lanes = scale_cells(scales.shape[1] // 2, page_scales.shape[1], page_size)
+    where = writes.page_ids[:, None], rows, lanes + writes.page_offsets[:, None]  # [T, 2·K]
+    return page_scales.at[where].set(scales, mode="promise_in_bounds")

@@ -2,14 +2,25 @@
 
 from palladio.pallas_kernels.ragged_paged_attention.api import plan_attention, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.layout import kv_page_shape, padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.layout import (
+    KVPages,
+    ScaledPages,
+    kv_page_shape,
+    padded_head_size,
+    scale_page_shape,
+    unpack_scales,
+)
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata
 
 __all__ = [
     "AttentionMetadata",
     "AttentionShape",
+    "KVPages",
+    "ScaledPages",
     "kv_page_shape",
     "padded_head_size",
     "plan_attention",
     "ragged_paged_attention",
+    "scale_page_shape",
+    "unpack_scales",
 ]

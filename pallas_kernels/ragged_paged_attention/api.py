@@ -4,12 +4,13 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.ragged_paged_attention import gpu_mosaic, gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import chunk_block
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT
@@ -67,7 +68,7 @@ def plan_attention(
 
 def ragged_paged_attention(
     q: jax.Array,
-    kv_pages: jax.Array,
+    kv_pages: KVPages,
     metadata: AttentionMetadata,
     *,
     scale: float,
@@ -89,7 +90,8 @@ def ragged_paged_attention(
         sliding_window: a query at position p sees keys at positions p - sliding_window + 1 … p.
         soft_cap: cap of the scores by tanh.
         sinks: f32[N], for each query head the score of one more key, whose value is 0.
-        k_scale, v_scale: f32[], what the stored keys and values are multiplied by.
+        k_scale, v_scale: f32[], what the stored keys and values are multiplied by, beside the scales that rows of int8
+            have.
         backend: "auto", or the name of one.
         target: what kernels are compiled for; "auto" picks by it.
 
@@ -103,12 +105,15 @@ def ragged_paged_attention(
     T, N, H = q.shape
     _, K, _, W = kv_pages.shape
     B = metadata.kv_len.shape[0]
+    rows, scales = kv_pages if isinstance(kv_pages, ScaledPages) else (kv_pages, None)
+    if rows.dtype == jnp.int8 and scales is None:
+        raise ValueError("a cache of int8 has a scale for each row: ScaledPages")
     if N % K or 2 * padded_head_size(H) != W:
         raise ValueError(f"q {q.shape} does not fit kv_pages {kv_pages.shape}: N must be a multiple of K, and W 2·Hp")
     if metadata.kind == "decode" and T != B:
         raise ValueError(f"a decode batch has one token a request, got {T} tokens for {B} requests")
     if sinks is not None and sinks.shape != (N,):
         raise ValueError(f"sinks are one score a query head, f32[{N}], got shape {sinks.shape}")
-    options = AttentionOptions(scale, sliding_window, soft_cap, target, sinks, k_scale, v_scale)
-    bound = {name: functools.partial(call, q, kv_pages, metadata, options) for name, call in BACKENDS.items()}
+    options = AttentionOptions(scale, sliding_window, soft_cap, target, sinks, k_scale, v_scale, scales)
+    bound = {name: functools.partial(call, q, rows, metadata, options) for name, call in BACKENDS.items()}
     return dispatch("ragged_paged_attention", bound, auto_order(target), backend)

@@ -31,6 +31,8 @@ class DecodeBlocks:
         row_bytes = _row_bytes(shape)
         keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
         spare_parts = -(-WANTED_PROGRAMS // shape.num_kv_heads)
+        if shape.kv_dtype == jnp.int8 and row_bytes > 256:  # its scales take registers beside a wide head's sums
+            keys = 16
         return cls(keys, spare_parts, num_warps=4 if row_bytes <= 512 else 8)
 
 
@@ -57,6 +59,8 @@ class PrefillBlocks:
         if in_float32:  # whose factors are kept twice, each rounded to TensorFloat and the rest
             wide = row_bytes > 512
             return cls(rows=16 if wide else 32, keys=16 if wide else 32, num_stages=2)
+        if shape.kv_dtype == jnp.int8 and row_bytes > 384:
+            return cls(rows=64, keys=32, num_stages=2)
         return cls(rows=128, keys=32, num_stages=2)
 
     def queries(self, group: int) -> int:

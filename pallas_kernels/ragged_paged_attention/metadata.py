@@ -67,6 +67,7 @@ class AttentionOptions:
         sinks: f32[N], the score of one more key of each query head, whose value is 0; None: there is none.
         k_scale: f32[], stored keys times this are the keys.
         v_scale: f32[], stored values times this are the values.
+        row_scales: f32[P, R, L], of a cache of int8, see ScaledPages; None: it is of another type.
     """
 
     scale: float = dataclasses.field(metadata={"static": True})
@@ -76,3 +77,4 @@ class AttentionOptions:
     sinks: jax.Array | None = None
     k_scale: jax.Array | float = 1.0
     v_scale: jax.Array | float = 1.0
+    row_scales: jax.Array | None = None

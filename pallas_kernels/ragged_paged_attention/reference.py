@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size, unpack_scales
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 
 
@@ -22,6 +22,11 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     rows = kv_pages[metadata.block_table[request]]  # [T, Pmax, K, S, W]
     rows = rows.transpose(0, 2, 1, 3, 4).reshape(T, K, Pmax * S, -1).astype(jnp.float32)
     keys, values = rows[..., :H] * options.k_scale, rows[..., Hp : Hp + H] * options.v_scale  # [T, K, C, H]
+
+    if options.row_scales is not None:
+        scales = unpack_scales(options.row_scales, K, S)[metadata.block_table[request]]  # [T, Pmax, 2, K, S]
+        of_keys, of_values = scales.transpose(2, 0, 3, 1, 4).reshape(2, T, K, Pmax * S, 1)
+        keys, values = keys * of_keys, values * of_values
 
     key_position = jnp.arange(Pmax * S)
     visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, C]

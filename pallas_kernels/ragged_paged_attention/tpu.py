@@ -18,6 +18,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks,
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
 from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, padded_table
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
+from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
@@ -133,7 +134,9 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
         key_chunk=_part(blocks.keys, blocks.key_chunk, LANES),
         row_chunk=_part(num_rows, blocks.row_chunk, ALIGNMENT),
         heads=_part(K, blocks.heads, 1),
-        multiplies_ones=blocks.multiplies_ones and blocks.queries > 1,
+        # Of weights that are multiplied by the values' scales, the sum is another one.
+        multiplies_ones=blocks.multiplies_ones and blocks.queries > 1 and options.row_scales is None,
+        scaled=options.row_scales is not None,
     )
 
 
@@ -213,11 +216,10 @@ def _call(
     scalars = (*of_blocks, metadata.kv_len, _factors(options))
     block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0)) if single else pl.BlockSpec(memory_space=pl.ANY)
 
-    operands = [table, q, sinks, hbm(kv_pages, options.target), *(() if others is None else (others,))]
+    scales = () if options.row_scales is None else (hbm(options.row_scales, options.target),)
+    operands = [table, q, sinks, hbm(kv_pages, options.target), *scales, *(() if others is None else (others,))]
     call = pl.pallas_call(
-        functools.partial(attention_kernel, sizes=sizes)
-        if others is None
-        else functools.partial(_chunk_kernel, sizes=sizes, num_others=num_others),
+        functools.partial(_kernel, sizes=sizes, num_others=None if others is None else num_others),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(plan.num_blocks[0] if single else jnp.maximum(plan.num_blocks[0], 1),),
@@ -226,6 +228,7 @@ def _call(
                 block,
                 pl.BlockSpec(sinks.shape, lambda i, *_: (0, 0, 0)),
                 pl.BlockSpec(memory_space=pltpu.HBM),
+                *(pl.BlockSpec(memory_space=pltpu.HBM) for _ in scales),
                 *(() if others is None else (block,)),
             ],
             out_specs=block,
@@ -238,6 +241,7 @@ def _call(
                 pltpu.SMEM((1,), jnp.int32),
                 pltpu.SMEM((NUM_TABLES * table.shape[1] + sizes.pages,), jnp.int32),
                 pltpu.SemaphoreType.DMA((NUM_TABLES,)),
+                *(piece for one in scales for piece in scale_scratch(one.shape[1:], sizes)),
                 *(() if single else (*row_scratch(K, R, lanes, q.dtype, sizes), *chunk_scratch(R, q.dtype, sizes))),
             ],
         ),
@@ -254,6 +258,9 @@ def _call(
     return out
 
 
-def _chunk_kernel(*refs: Any, sizes: KernelSizes, num_others: int) -> None:
-    """Without the reference of `others`, whose memory is the output's."""
-    attention_kernel(*refs[:NUM_INPUTS], *refs[NUM_INPUTS + 1 :], sizes=sizes, num_others=num_others)
+def _kernel(*refs: Any, sizes: KernelSizes, num_others: int | None) -> None:
+    """Behind the usual inputs there may be the scales of a cache of int8, and of chunks `others`, whose memory is the
+    output's."""
+    in_pages = refs[NUM_INPUTS] if sizes.scaled else None
+    outputs = NUM_INPUTS + sizes.scaled + (num_others is not None)
+    attention_kernel(*refs[:NUM_INPUTS], *refs[outputs:], sizes=sizes, num_others=num_others or 0, in_pages=in_pages)

@@ -22,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
@@ -66,6 +67,7 @@ class ChunkBlock:
         peak, total, output: the online softmax, see tpu_kernel.
         factor: of the scores in the exponent; with a soft cap, of the argument of tanh.
         scratch: see chunk_scratch.
+        scales: of a cache of int8.
     """
 
     q: Ref
@@ -78,6 +80,7 @@ class ChunkBlock:
     factor: jax.Array
     scratch: tuple[Ref, ...]
     sizes: KernelSizes
+    scales: RowScales | None
 
     @property
     def _limits(self) -> Ref:
@@ -132,6 +135,8 @@ class ChunkBlock:
         queries = self.q[self.q_slot, head, mine, :]
         keys = as_dtype(self.rows[self.slot, head, :, : self.sizes.value_lane or None], queries.dtype)
         scores = product(queries, keys, (1, 1))
+        if self.scales is not None:
+            scores *= self.scales.of_keys(head, 0, self.sizes.keys)
         if self.sizes.soft_cap is not None:
             scores = jnp.tanh(scores * self.factor)
         if masked:
@@ -150,7 +155,8 @@ class ChunkBlock:
         decay = jnp.exp2((before - peak) * factor)
         buffer.decay[...] = decay
         weights = jnp.exp2((scores - lanes(peak, sizes.keys)) * factor)
-        buffer.weights[...] = weights.astype(buffer.weights.dtype)
+        scaled = weights if self.scales is None else weights * self.scales.of_values(head, 0, sizes.keys)
+        buffer.weights[...] = scaled.astype(buffer.weights.dtype)
         if not sizes.multiplies_ones:
             total = self.total[head, mine] * decay
             for lane in range(0, sizes.keys, LANES):

@@ -81,6 +81,11 @@ def check(shape: AttentionShape) -> None:
             f"pages of {shape.page_size} tokens: with a cache of {jnp.dtype(shape.kv_dtype)} they must be a multiple "
             f"of {tile} (--page-size)"
         )
+    if jnp.dtype(shape.kv_dtype) == jnp.int8 and LANES % shape.page_size and shape.page_size % LANES:
+        raise NotImplementedError(
+            f"pages of {shape.page_size} tokens: with a cache of int8 they must be 32, 64 or a multiple of {LANES} "
+            f"(--page-size)"
+        )
     if shape.table_width > MAX_TABLE_WIDTH:
         raise NotImplementedError(
             f"{shape.table_width} pages a request: scalar memory holds the numbers of {MAX_TABLE_WIDTH:,} (a larger "

@@ -25,10 +25,11 @@ from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
 from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks, start_walk, walk_keys
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
+from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
-NUM_INPUTS = 11  # of attention_kernel
+NUM_INPUTS = 11  # of attention_kernel, without the scales of a cache of int8
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
 
@@ -67,18 +68,24 @@ def attention_kernel(
     slot_of: Ref,
     tables: Ref,
     tables_arrived: Ref,
-    *chunk: Ref,
+    *more: Ref,
     sizes: KernelSizes,
     num_others: int = 0,
+    in_pages: Ref | None = None,
 ) -> None:
     """Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan; factors f32[2]. q and out: of
     requests of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the
     cache in HBM; scratch: see KeyBuffers and _State, slot_of i32[1] the buffer to read next, tables and tables_arrived
-    see QueryBlocks; chunk: see row_scratch and chunk_scratch, none for requests of one token; num_others: see
-    ChunkRows.clear_rest."""
+    see QueryBlocks; more: of a cache of int8 scale_scratch, and of chunks row_scratch and chunk_scratch; num_others:
+    see ChunkRows.clear_rest; in_pages: the scales of a cache of int8."""
     i = pl.program_id(0)
     blocks = QueryBlocks(request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes)
-    buffers = KeyBuffers(kv_pages, rows, arrived, blocks)
+    scales: RowScales | None = None
+    chunk = more
+    if sizes.scaled:
+        (copied, scales_arrived, laid_out), chunk = more[:3], more[3:]
+        scales = RowScales(in_pages, copied, scales_arrived, laid_out, kv_pages.shape[1], sizes)
+    buffers = KeyBuffers(kv_pages, rows, arrived, blocks, scales)
     state = _State(peak, total, output)
     num = num_blocks[0]
     moved = ChunkRows(first_token, count, q, out, chunk[:NUM_ROW_SCRATCH], sizes) if chunk else None
@@ -86,7 +93,7 @@ def attention_kernel(
     def chunk_block(moved: ChunkRows, slot: jax.Array) -> ChunkBlock:
         scratch = chunk[NUM_ROW_SCRATCH:]
         queries, mine = moved.queries, moved.slot(i)
-        return ChunkBlock(queries, mine, rows, slot, peak, total, output, factors[SCORE_FACTOR], scratch, sizes)
+        return ChunkBlock(queries, mine, rows, slot, peak, total, output, factors[SCORE_FACTOR], scratch, sizes, scales)
 
     def _first() -> None:
         slot_of[0] = 0
@@ -105,7 +112,7 @@ def attention_kernel(
 
         def add(base: jax.Array, slot: jax.Array, masked: bool) -> None:
             if moved is None:
-                _add_keys(q, rows, slot, state, factors, sizes, (base, at, end) if masked else None)
+                _add_keys(q, rows, slot, state, factors, sizes, scales, (base, at, end) if masked else None)
                 return
             if masked:
                 chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
@@ -139,6 +146,7 @@ def _add_keys(
     state: _State,
     factors: Ref,
     sizes: KernelSizes,
+    scales: RowScales | None,
     where: tuple[jax.Array, jax.Array, jax.Array] | None,
 ) -> None:
     """One block of keys of a request of one token. where: (position of the first key, of the query, keys in all); None:
@@ -148,7 +156,7 @@ def _add_keys(
         visible = None if where is None else _visible(where, first_key, q.shape[2], sizes)
         for head in range(q.shape[1]):
             # The second product of one head is issued after the first of the next, so the units overlap.
-            add = _add_chunk(q, rows, slot, state, factors, sizes, (head, first_key), visible)
+            add = _add_chunk(q, rows, slot, state, factors, sizes, scales, (head, first_key), visible)
             if waiting is not None:
                 waiting()
             waiting = add
@@ -173,6 +181,7 @@ def _add_chunk(
     state: _State,
     factors: Ref,
     sizes: KernelSizes,
+    scales: RowScales | None,
     place: tuple[int, int],
     visible: jax.Array | None,
 ) -> Callable[[], None]:
@@ -184,6 +193,8 @@ def _add_chunk(
     if sizes.value_lane:
         keys, values = keys[:, : sizes.value_lane], values[:, sizes.value_lane :]
     scores = product(queries, keys, (1, 1))
+    if scales is not None:
+        scores *= scales.of_keys(head, first_key, sizes.key_chunk)
     factor: jax.Array | float = factors[SCORE_FACTOR]  # scale · log2(e), or with a soft cap scale / cap
     if sizes.soft_cap is not None:
         scores = jnp.tanh(scores * factor)
@@ -198,6 +209,8 @@ def _add_chunk(
     for lane in range(0, sizes.key_chunk, LANES):
         total += weights[:, lane : lane + LANES]
     state.total[head], state.peak[head] = total, peak
+    if scales is not None:
+        weights *= scales.of_values(head, first_key, sizes.key_chunk)
 
     def add() -> None:
         added = product(weights.astype(values.dtype), values, (1, 0))

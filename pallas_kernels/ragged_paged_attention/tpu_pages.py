@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm
@@ -93,12 +94,13 @@ class QueryBlocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyBuffers:
-    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each."""
+    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each; of a cache of int8 with its scales."""
 
     kv_pages: Ref
     rows: Ref
     arrived: Ref
     blocks: QueryBlocks
+    scales: RowScales | None = None
 
     def start(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
         """Copies of a block's pages. Each is a few scalar instructions, most of them for addresses, which are constant
@@ -111,6 +113,8 @@ class KeyBuffers:
             first = j * sizes.page if isinstance(j, int) else pl.multiple_of(j * sizes.page, sizes.page)
             rows = self.rows.at[slot, :, pl.ds(first, sizes.page), :]
             pltpu.make_async_copy(self.kv_pages.at[page], rows, self.arrived.at[slot]).start()
+            if self.scales is not None:
+                self.scales.start(page, slot, j)
 
         def group(pages: dict[int, jax.Array]) -> None:
             for j, page in pages.items():
@@ -131,6 +135,8 @@ class KeyBuffers:
         def arrive(num_pages: int) -> None:
             these = self.rows.at[slot, :, pl.ds(0, num_pages * sizes.page), :]
             pltpu.make_async_copy(these, these, self.arrived.at[slot]).wait()
+            if self.scales is not None:
+                self.scales.wait(slot, num_pages)
 
         def _powers() -> None:
             for power in range(sizes.pages.bit_length()):
@@ -212,6 +218,8 @@ def walk_keys(
             seen &= base > at + blocks.count[i] - 1 - sizes.window
             first = at - (sizes.window - 1) - base
             pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
+        if buffers.scales is not None:
+            buffers.scales.lay_out(slot, 0 if sizes.window is None else first, end - base)
         pl.when(seen)(lambda: add(base, slot, False))
         pl.when(jnp.logical_not(seen))(lambda: add(base, slot, True))
         return next_slot

@@ -22,6 +22,7 @@ class KernelSizes:
         queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
         value_lane: where values begin in a row; 0: keys and values share its lanes.
         window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
+        scaled: whether rows have scales of their own.
         key_chunk: of requests of one token: keys of one product.
         row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
         multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
@@ -39,6 +40,7 @@ class KernelSizes:
     row_chunk: int
     heads: int
     multiplies_ones: bool
+    scaled: bool = False
 
     @property
     def pages(self) -> int:

@@ -156,6 +156,7 @@ def _attend_parts(
     )
     scale = jnp.asarray(options.scale * options.k_scale, jnp.float32).reshape(1)
     inputs = [q, kv_pages.reshape(P * K * S, W), block_table.reshape(-1), scale, *parts]
+    inputs += [] if options.row_scales is None else [options.row_scales]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     of_rows = jax.ShapeDtypeStruct((num_parts, K, G), jnp.float32)
     return Partial(
@@ -181,17 +182,16 @@ def _attend_part(
     first_ref: jax.Array,
     end_ref: jax.Array,
     ends_ref: jax.Array,
-    output_ref: jax.Array,
-    peak_ref: jax.Array,
-    total_ref: jax.Array,
-    *,
+    *others: jax.Array,
     reader: functools.partial[CacheReader],
 ) -> None:
-    """Program (k, i): part i for the query heads of kv head k."""
+    """Program (k, i): part i for the query heads of kv head k. others: scales, if there are some, and outputs."""
+    *scales_ref, output_ref, peak_ref, total_ref = others
     G, H = output_ref.shape[2:]
     head, part = pl.program_id(0), pl.program_id(1)
     rows, lanes = max(MIN_ROWS, pl.next_power_of_2(G)), tile_lanes(H)
-    cache = reader(kv_ref=kv_ref, table_ref=table_ref, head=head, scale=scale_ref[0])
+    scales = scales_ref[0] if scales_ref else None
+    cache = reader(kv_ref=kv_ref, table_ref=table_ref, head=head, scale=scale_ref[0], scales_ref=scales)
 
     def attend_keys() -> None:
         request, first, end = request_ref[part], first_ref[part], end_ref[part]
@@ -202,11 +202,11 @@ def _attend_part(
 
         def step(index: jax.Array, softmax: Softmax, *, end: jax.Array | None) -> Softmax:
             start = first + index * cache.block
-            keys, values = cache.read(request, start, end)
+            keys = cache.read(request, start, end)
             scores = cache.scores(q, keys)
             if end is not None:
                 scores = jnp.where(cache.tokens(start)[None, :] < end, scores, LOWEST)
-            return softmax.add(scores, values, cache.precision)
+            return softmax.add(scores, keys.values, cache.precision, keys.value_scales)
 
         length = jnp.maximum(end - first, 0)
         full = lax.div(length, cache.block)

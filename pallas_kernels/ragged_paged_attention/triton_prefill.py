@@ -67,11 +67,17 @@ def attend(
         plan.count,
         plan.num_blocks,
         metadata.query_start[-1:],
+        *([] if options.row_scales is None else [options.row_scales]),
         *([] if options.sinks is None else [options.sinks.astype(jnp.float32)]),
     ]
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     kernel = functools.partial(
-        _attend_block, reader=reader, queries=queries, num_kv_heads=K, window=options.sliding_window
+        _attend_block,
+        reader=reader,
+        queries=queries,
+        num_kv_heads=K,
+        window=options.sliding_window,
+        has_scales=options.row_scales is not None,
     )
     out: jax.Array = pl.pallas_call(
         kernel,
@@ -87,16 +93,23 @@ def attend(
 
 
 def _attend_block(
-    *refs: jax.Array, reader: functools.partial[CacheReader], queries: int, num_kv_heads: int, window: int | None
+    *refs: jax.Array,
+    reader: functools.partial[CacheReader],
+    queries: int,
+    num_kv_heads: int,
+    window: int | None,
+    has_scales: bool,
 ) -> None:
     """Program (k, i): block NB - 1 - i for the query heads of kv head k."""
     q_ref, kv_ref, table_ref, scales_ref, request_ref, position_ref, token_ref, count_ref, *rest, out_ref = refs
-    num_blocks_ref, num_tokens_ref, *sinks_ref = rest
+    num_blocks_ref, num_tokens_ref, *optional = rest
+    sinks_ref = optional[1:] if has_scales else optional
     T, N, H = q_ref.shape
     G = N // num_kv_heads
     head, block = pl.program_id(0), count_ref.shape[0] - 1 - pl.program_id(1)
     rows, lanes = max(MIN_ROWS, pl.next_power_of_2(queries * G)), tile_lanes(H)
-    cache = reader(kv_ref=kv_ref, table_ref=table_ref, head=head, scale=scales_ref[0])
+    row_scales = optional[0] if has_scales else None
+    cache = reader(kv_ref=kv_ref, table_ref=table_ref, head=head, scale=scales_ref[0], scales_ref=row_scales)
     num_blocks = num_blocks_ref[0]
 
     def where(first_token: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...], jax.Array]:
@@ -118,14 +131,14 @@ def _attend_block(
         def step(index: jax.Array, softmax: Softmax, *, masked: bool) -> Softmax:
             start = index * cache.block
             begin = None if window is None else position - window + 1
-            keys, values = cache.read(request, start, end if masked else None, begin)
+            keys = cache.read(request, start, end if masked else None, begin)
             scores = cache.scores(q, keys)
             if masked:
                 visible = cache.tokens(start)[None, :] <= query_position[:, None]
                 if window is not None:
                     visible &= cache.tokens(start)[None, :] > query_position[:, None] - window
                 scores = jnp.where(visible, scores, LOWEST)
-            return softmax.add(scores, values, cache.precision)
+            return softmax.add(scores, keys.values, cache.precision, keys.value_scales)
 
         # Blocks of keys that all queries see whole lie in the middle.
         first, full = jnp.int32(0), jnp.int32(0)

@@ -40,12 +40,15 @@ class Softmax(NamedTuple):
             jnp.zeros((num_rows,), jnp.float32),
         )
 
-    def add(self, scores: jax.Array, values: jax.Array, precision: Precision) -> "Softmax":
-        """Scores f32[R, C] and values [C, L] of one more block."""
+    def add(
+        self, scores: jax.Array, values: jax.Array, precision: Precision, factors: jax.Array | None = None
+    ) -> "Softmax":
+        """Scores f32[R, C] and values [C, L] of one more block. factors: f32[C], of the values; None: 1."""
         peak = jnp.maximum(self.peak, scores.max(axis=1))
         decay = jnp.exp2(self.peak - peak)
         weights = jnp.exp2(scores - peak[:, None])
-        output = self.output * decay[:, None] + matmul(weights.astype(values.dtype), values, precision)
+        scaled = weights if factors is None else weights * factors[None, :]
+        output = self.output * decay[:, None] + matmul(scaled.astype(values.dtype), values, precision)
         return Softmax(output, peak, self.total * decay + weights.sum(axis=1))
 
     def with_sinks(self, sinks: jax.Array) -> "Softmax":
@@ -60,6 +63,15 @@ class Softmax(NamedTuple):
         return self.output * (v_scale / jnp.maximum(self.total, jnp.finfo(jnp.float32).tiny))[:, None]
 
 
+class KeyBlock(NamedTuple):
+    """Keys and values [C, L] as they are stored, and what they are multiplied by, f32[C]; None: 1."""
+
+    keys: jax.Array
+    values: jax.Array
+    key_scales: jax.Array | None
+    value_scales: jax.Array | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheReader:
     """Reads blocks of one kv head's keys and values, and scores queries with them.
@@ -72,6 +84,7 @@ class CacheReader:
         block: tokens a block (C).
         scale: f32[], factor on q·k, with that of the stored keys.
         soft_cap: see AttentionOptions.
+        scales_ref: [P, R, C·S], of a cache of int8, see ScaledPages.
     """
 
     kv_ref: jax.Array
@@ -87,6 +100,7 @@ class CacheReader:
     block: int
     scale: jax.Array
     soft_cap: float | None
+    scales_ref: jax.Array | None = None
 
     @property
     def num_lanes(self) -> int:
@@ -95,8 +109,8 @@ class CacheReader:
 
     def read(
         self, request: jax.Array, first: jax.Array, end: jax.Array | None, begin: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [C, L] of tokens first … first + C - 1 of a request.
+    ) -> KeyBlock:
+        """Keys and values of tokens first … first + C - 1 of a request.
 
         Args:
             end: tokens from here on are not read, and are zeros; None: all of them are there.
@@ -109,20 +123,37 @@ class CacheReader:
         base = request * self.table_width
         pages = load(self.table_ref, (base + lax.div(tokens, self.page_size),), valid)
         rows = (pages * self.num_kv_heads + self.head) * self.page_size + lax.rem(tokens, self.page_size)
-        return self._load(rows, 0, valid), self._load(rows, self.value_lane, valid)
+        keys, values = self._load(rows, 0, valid), self._load(rows, self.value_lane, valid)
+        if self.scales_ref is None:
+            return KeyBlock(keys, values, None, None)
+        of_keys, of_values = (
+            self._load_scales(number, pages, tokens, valid) for number in (self.head, self.num_kv_heads + self.head)
+        )
+        return KeyBlock(keys, values, of_keys, of_values)
 
     def tokens(self, first: jax.Array) -> jax.Array:
         """i32[C], positions of the block that begins there."""
         return first + lax.iota(jnp.int32, self.block)
 
-    def scores(self, q: jax.Array, keys: jax.Array) -> jax.Array:
-        """q [R, L], keys [C, L] → f32[R, C], in units of log2."""
-        scores = matmul(q, keys, self.precision, transpose=True)
+    def scores(self, q: jax.Array, block: KeyBlock) -> jax.Array:
+        """q [R, L] → f32[R, C], in units of log2."""
+        scores = matmul(q, block.keys, self.precision, transpose=True)
+        if block.key_scales is not None:
+            scores *= block.key_scales[None, :]
         if self.soft_cap is None:
             return scores * (self.scale * LOG2E)
         # tanh by exp2: exact for large scores of either sign, where exp2 is 0 or inf.
         tanh = 1.0 - 2.0 / (jnp.exp2(scores * (2.0 * LOG2E * self.scale / self.soft_cap)) + 1.0)
         return tanh * (self.soft_cap * LOG2E)
+
+    def _load_scales(
+        self, number: jax.Array, pages: jax.Array, tokens: jax.Array, valid: jax.Array | None
+    ) -> jax.Array:
+        """f32[C], those of a number among a token's 2·K."""
+        assert self.scales_ref is not None
+        num_rows = self.scales_ref.shape[1]
+        lanes = lax.div(number, num_rows) * self.page_size + lax.rem(tokens, self.page_size)
+        return load(self.scales_ref, (pages, lax.rem(number, num_rows), lanes), valid)
 
     def _load(self, rows: jax.Array, first_lane: int, valid: jax.Array | None) -> jax.Array:
         shape = (self.block, self.num_lanes)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size, unpack_scales
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 
 CHUNK_TOKENS = 128
@@ -112,7 +112,7 @@ def _attend(
 
         def add_chunk(index: jax.Array, softmax: _Softmax) -> _Softmax:
             numbers = lax.dynamic_slice(table, (request, index * pages), (1, pages))[0]
-            keys, values = _gather(kv_pages, numbers, H)  # [K, C, H]
+            keys, values = _gather(kv_pages, options.row_scales, numbers, H)  # [K, C, H]
             key_position = index * chunk + jnp.arange(chunk)
             visible = _visible(key_position, position[:, None], kv_len, options)  # [R, C]
             return _add_chunk(softmax, rows, (keys, values), visible, options)
@@ -148,12 +148,18 @@ def _visible(key_position: jax.Array, position: jax.Array, kv_len: jax.Array, op
     return visible
 
 
-def _gather(kv_pages: jax.Array, numbers: jax.Array, head_size: int) -> tuple[jax.Array, jax.Array]:
+def _gather(
+    kv_pages: jax.Array, scales: jax.Array | None, numbers: jax.Array, head_size: int
+) -> tuple[jax.Array, jax.Array]:
     """Keys and values [K, C, H] of the pages with these numbers."""
     _, K, S, W = kv_pages.shape
     Hp = padded_head_size(head_size)
     rows = _copy(kv_pages, numbers).transpose(1, 0, 2, 3).reshape(K, numbers.shape[0] * S, W).astype(jnp.float32)
-    return rows[..., :head_size], rows[..., Hp : Hp + head_size]
+    keys, values = rows[..., :head_size], rows[..., Hp : Hp + head_size]
+    if scales is None:
+        return keys, values
+    of_rows = unpack_scales(_copy(scales, numbers), K, S).transpose(1, 2, 0, 3).reshape(2, K, -1, 1)
+    return keys * of_rows[0], values * of_rows[1]
 
 
 def _copy(kv_pages: jax.Array, numbers: jax.Array) -> jax.Array:

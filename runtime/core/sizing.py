@@ -11,6 +11,7 @@ from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 LEAST_CHUNK = 64  # tokens of a rank, by default
@@ -24,6 +25,7 @@ _DTYPES = {
     "float32": jnp.float32,
     "fp8_e4m3": jnp.float8_e4m3fn,
     "fp8_e5m2": jnp.float8_e5m2,
+    "int8": jnp.int8,
 }
 
 
@@ -120,7 +122,7 @@ class Dtypes:
         """Weights of a converted checkpoint stay as they were converted, unless a flag asks for something else.
 
         Raises:
-            ConfigError: the model's activations do not fit the dtype that a flag asks for.
+            ConfigError: the model's activations, or what it caches, do not fit the dtype that a flag asks for.
         """
         dtype, kv_cache = config.source.dtype, config.cache.kv_cache_dtype
         wanted = PlatformDefaults.of(target.platform).dtype if dtype == "auto" else dtype
@@ -137,6 +139,11 @@ class Dtypes:
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
             )
+        if model.latent is not None and kv_cache in ("fp8_e4m3", "fp8_e5m2", "int8"):
+            raise ConfigError(
+                f"--kv-cache-dtype {kv_cache}: {model.architecture} keeps latents, which are not kept in 8 bits; use "
+                "--kv-cache-dtype auto"
+            )
         if kv_cache != "auto":
             return cls(weights, activations, _DTYPES[kv_cache])
         widens = target.platform == "cpu" and activations == jnp.bfloat16
@@ -145,7 +152,7 @@ class Dtypes:
 
 def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
     """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
-    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    has_bfloat16 = (model.stored_dtype or model.dtype) == "bfloat16"
     smallest = NarrowProducts.of(target).min_hidden_size
     return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 
@@ -246,6 +253,31 @@ class EngineLimits:
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])
+
+
+def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: experts are to be spread that the model does not have.
+    """
+    ep_size, experts = parallel.ep_size, model.experts
+    if experts is None and parallel.enable_dp_attention:
+        raise ConfigError(
+            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here: "
+            f"use --dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
+        )
+    if ep_size == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"--ep-size {ep_size} needs a mixture-of-experts model, and {model.architecture} has no experts here; omit "
+            "--ep-size"
+        )
+    if ep_size > experts.num_experts:
+        fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
+        raise ConfigError(
+            f"--ep-size {ep_size} exceeds the model's {experts.num_experts} experts; use --ep-size {fitting}"
+        )
 
 
 def check_states(config: EngineConfig, model: ModelConfig) -> None:

@@ -9,12 +9,14 @@ has reserved pages for is one of the scratch slot (an index out of range would b
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.forward_batch import ForwardBatch
+from palladio.model.kv_cache import page_values
 from palladio.runtime.execution import batch_builder as columns
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.device_state import SlotInputs
@@ -256,6 +258,37 @@ def unpack_sampling(packed: jax.Array, lengths: jax.Array) -> SamplingBatch:
     )
 
 
+def copy_states(states: Any, sources: jax.Array, targets: jax.Array) -> Any:
+    """States of slots as those of others, one copy after the other.
+
+    Args:
+        states: arrays [S, …]. sources, targets: i32[N], slots; the scratch slot as both where there are fewer copies.
+    """
+
+    def copy(array: jax.Array) -> jax.Array:
+        for number in range(sources.shape[0]):  # a scatter would copy all of it on some targets
+            row = jax.lax.dynamic_index_in_dim(array, sources[number], keepdims=False)
+            array = jax.lax.dynamic_update_index_in_dim(array, row, targets[number], 0)
+        return array
+
+    return jax.tree.map(copy, states)
+
+
+def state_difference(states: Any, slots: jax.Array) -> jax.Array:
+    """How much the states of slots[0] differ from those of slots[1], as page_difference tells it; of the worst array.
+
+    Args:
+        states: arrays [S, …]. slots: i32[2]; the scratch slot beside itself: nothing is compared.
+    """
+
+    def differ(array: jax.Array) -> jax.Array:
+        fresh, copied = (array[slot].astype(jnp.float32) for slot in slots)
+        size = jnp.square(fresh).sum() + jnp.finfo(jnp.float32).tiny
+        return jnp.nan_to_num(jnp.sqrt(jnp.square(fresh - copied).sum() / size), nan=jnp.inf)
+
+    return functools.reduce(jnp.maximum, [differ(array) for array in jax.tree.leaves(states)])
+
+
 def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: Sequence[tuple[int, ...]]) -> jax.Array:
     """How much what pages[0] hold differs from what pages[1] hold, page by page.
 
@@ -273,9 +306,9 @@ def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: S
         difference = jnp.zeros(numbers.shape[1])
         size = jnp.full(numbers.shape[1], jnp.finfo(jnp.float32).tiny)
         for array in kv_cache[: len(layers)]:  # the others hold nothing on these pages
-            fresh, cached = (array[half].astype(jnp.float32) for half in numbers)
-            difference += jnp.square(fresh - cached).sum(range(1, array.ndim))
-            size += jnp.square(fresh).sum(range(1, array.ndim))
+            fresh, cached = (jax.vmap(functools.partial(page_values, array))(half) for half in numbers)
+            difference += jnp.square(fresh - cached).sum(range(1, fresh.ndim))
+            size += jnp.square(fresh).sum(range(1, fresh.ndim))
         # NaN in a page is a difference, but pages of NaN everywhere would hide it in a comparison.
         found.append(jnp.nan_to_num(jnp.sqrt(difference / size), nan=jnp.inf).max())
     return functools.reduce(jnp.maximum, found)

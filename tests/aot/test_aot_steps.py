@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = {"tpu-v5e": "libtpu", "tpu-v6e": "libtpu", "tpu7x": "libtpu", "h200": "jax_cuda13_plugin"}
 
+ONE_STEP = ("--decode", "64", "--prefill", "--layers", "1", "--only", "forward", "--context-length", "8192")
 ODD = ("--prefill", "320")  # tokens: no array of them has as many numbers as a weight
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -119,7 +120,7 @@ def test_experts_of_two_ranks_of_two_devices_compile(parts, tmp_path):
     assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
 
 
-@pytest.mark.parametrize("target", ["tpu-v6e", "tpu7x", "h200"])
+@pytest.mark.parametrize("target", COMPILER)
 @pytest.mark.parametrize(
     ("quantization", "share"),
     [("int8", 0.505), ("w8a8_int8", 0.505), ("w8a8_fp8", 0.505), ("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81)],
@@ -138,6 +139,49 @@ def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization
         assert row["weight_bytes"] < share * plain["weight_bytes"]
         assert row["argument_bytes"] - row["alias_bytes"] < share * (plain["argument_bytes"] - plain["alias_bytes"])
         assert row["temp_bytes"] < plain["temp_bytes"] + room * 2**20, table
+
+
+FLOAT8, INT8 = "f8e4m3fn x f8e4m3fn -> f32", "s8 x s8 -> s32"
+
+
+@pytest.mark.parametrize(
+    ("target", "quantization", "products"),
+    [
+        *((target, "w8a8_int8", INT8) for target in ("tpu-v5e", "tpu-v6e")),
+        *((target, "w8a8_fp8", FLOAT8) for target in ("tpu-v6e", "tpu7x", "h200")),
+        *((target, "int8", "bf16 x s8 -> f32") for target in ("tpu-v5e", "tpu-v6e", "tpu7x")),
+    ],
+)
+def test_products_are_of_the_bits_that_the_flag_says(target, quantization, products, tmp_path):
+    """q, k and v; output; gate and up; down: four a layer, which take numbers of 8 bits as they are."""
+    (row,), table = compile_programs(target, "llama-3.1-8b", tmp_path, *ONE_STEP, "--quantization", quantization)
+    assert row["wrong"] == [], table
+    assert row["products"] == {products: 4}, row["products"]
+
+
+def test_cublas_multiplies_float8_with_the_scales_outside(tmp_path, monkeypatch):
+    """As an autotuner may choose on the device; without one, XLA takes kernels of its own."""
+    monkeypatch.setenv("XLA_FLAGS_OF_TARGET", "--xla_gpu_enable_triton_gemm=false")
+    (row,), table = compile_programs("h200", "llama-3.1-8b", tmp_path, *ONE_STEP, "--quantization", "w8a8_fp8")
+    assert row["wrong"] == [], table
+    assert row["products"] == {"__cublas$lt$matmul$f8": 4}, row["products"]
+
+
+@pytest.mark.parametrize(
+    ("target", "page_size", "kv_dtype", "devices"),
+    [
+        *((target, "32", "int8", "1") for target in ("tpu-v5e", "tpu-v6e", "tpu7x", "h200")),
+        *(("tpu-v6e", "64", "int8", "4"), ("h200", "16", "int8", "4"), ("tpu-v6e", "32", "float8_e4m3fn", "1")),
+    ],
+)
+def test_a_cache_of_8_bits_compiles(target, page_size, kv_dtype, devices, tmp_path):
+    """Written in place, never copied; int8 with its scales takes 33/64 of bfloat16's bytes."""
+    flags = ["--kv-dtype", kv_dtype, "--page-size", page_size, "--devices", devices, "--only", "forward", "compare"]
+    programs, table = compile_programs(target, "llama-3.1-8b", tmp_path, *flags)
+    assert len(programs) == 3
+    assert {row["program"]: row["wrong"] for row in programs if row["wrong"]} == {}, table
+    for row in programs:
+        assert row["temp_bytes"] < 64 * 2**20, table
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
@@ -216,6 +260,8 @@ def compile_programs(target, model, tmp_path, *flags):
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    if "XLA_FLAGS_OF_TARGET" in kept:  # the tests' own flags are for CPUs
+        kept["XLA_FLAGS"] = kept["XLA_FLAGS_OF_TARGET"]
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 

@@ -3,6 +3,7 @@
 from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
+from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -26,7 +27,39 @@ GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harm
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
+INT8_CACHE_FAULTS = (
+    Fault(
+        "the TPU kernel multiplies values with the scales of keys",
+        "pallas_kernels/ragged_paged_attention/tpu_scales.py",
+        "self._row(self.num_heads + head,",
+        "self._row(head,",
+        ("tests/pallas_kernels/test_attention_tpu.py",),
+    ),
+    Fault(
+        "the GPU kernel multiplies values with the scales of keys",
+        "pallas_kernels/ragged_paged_attention/triton_tile.py",
+        "(self.head, self.num_kv_heads + self.head)",
+        "(self.head, self.head)",
+        ("tests/pallas_kernels/test_attention_gpu_triton.py",),
+    ),
+    Fault(
+        "scales of int8 are written beside another token",
+        "pallas_kernels/kv_cache_update/xla.py",
+        "lanes + writes.page_offsets[:, None]",
+        "lanes + 0 * writes.page_offsets[:, None]",
+        ("tests/pallas_kernels/test_scale_update.py",),
+    ),
+    Fault(
+        "a self-check compares int8 without its scales",
+        "model/kv_cache.py",
+        "astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)",
+        "astype(jnp.float32) + 0 * jnp.repeat(scales, W // 2, axis=-1)",
+        ("tests/runtime/core/test_cache_of_8_bits.py",),
+    ),
+)
+
 MODEL_FAULTS = (
+    *INT8_CACHE_FAULTS,
     # Parts of prompts
     Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
     Fault(
@@ -270,13 +303,6 @@ MODEL_FAULTS = (
         STATES,
     ),
     Fault(
-        "a request begins behind a cached prefix without its state",
-        "runtime/core/startup.py",
-        'pooling in (None, "last") and not groups.has_states',
-        'pooling in (None, "last")',
-        STATES,
-    ),
-    Fault(
         "a layer with a state goes by the second block table",
         "model/kv_cache.py",
         "Place(self.num_tables, self.num_arrays + n)",
@@ -285,5 +311,6 @@ MODEL_FAULTS = (
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
+    *SNAPSHOT_FAULTS,
     *FAMILY_FAULTS,
 )

@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionMetadata,
+    KVPages,
+    ScaledPages,
+    ragged_paged_attention,
+    scale_page_shape,
+)
 from palladio.pallas_kernels.target import Target
 
 
@@ -32,7 +38,7 @@ class Case:
     window: int | None = None
     soft_cap: float | None = None
     sinks: bool = False
-    kv_dtype: str = "float32"  # 8 bits: with scales
+    kv_dtype: str = "float32"  # float8: with scales; int8: with one for each row
 
     def __str__(self) -> str:
         return self.name
@@ -85,6 +91,16 @@ CASES = [
         for kind, lengths in (("prefill", ((0, 37), (60, 5))), ("decode", ((66, 1), (0, 1))))
         for dtype in ("float8_e4m3fn", "float8_e5m2", "int8")
     ),
+    *(  # several heads' scales to a row of 128 lanes, one, and rows that are not full
+        Case(f"int8, {heads} heads, pages of {size}", lengths, num_decodes=1, kv_dtype="int8", page_size=size, **more)
+        for heads, size, more in (
+            (3, 32, {"num_heads": 6, "num_kv_heads": 3}),
+            (8, 64, {"num_heads": 8, "num_kv_heads": 8, "window": 50}),
+            (2, 128, {"sinks": True}),
+        )
+        for lengths in (((170, 1), (30, 110)),)
+    ),
+    Case("int8, odd pages", ((0, 50), (9, 13)), page_size=7, kv_dtype="int8"),
     Case("decode", tuple((n - 1, 1) for n in (1, 2, S - 1, S, S + 1, 130, 384)), kind="decode"),
     Case("decode, padded", tuple((n - 1, 1) for n in (5, 300)), kind="decode", padding_rows=6),
     Case("decode, window", tuple((n - 1, 1) for n in (5, 300, 17, 129)), kind="decode", padding_rows=1, window=30),
@@ -120,6 +136,7 @@ class Data:
     sinks: npt.NDArray[np.float32] | None  # [N]
     k_scale: float
     v_scale: float
+    scales: npt.NDArray[np.float32] | None  # [P, 2, K, S], of int8
     expected: npt.NDArray[np.float64]  # real rows only
 
 
@@ -129,12 +146,13 @@ def make(case: Case) -> Data:
     rng = np.random.default_rng(len(case.name))
     N, K, H, size = case.num_heads, case.num_kv_heads, case.head_size, case.page_size
     dtype = jnp.dtype(case.kv_dtype)
-    k_scale, v_scale = {"int8": (0.03, 0.05), "float32": (1.0, 1.0)}.get(case.kv_dtype, (0.5, 2.0))
+    k_scale, v_scale = (0.5, 2.0) if case.kv_dtype.startswith("float8") else (1.0, 1.0)
     half = 64 if H <= 64 else -(-H // 128) * 128
     totals = [before + new for before, new in case.lengths]
     needed = [-(-total // size) for total in totals]
     order = rng.permutation(sum(needed)) + 1
     kv_pages = np.full((sum(needed) + 1, K, size, 2 * half), 77 if dtype == jnp.int8 else np.nan, dtype)
+    scales = np.full((sum(needed) + 1, 2, K, size), np.nan, np.float32) if dtype == jnp.int8 else None
     B = len(totals) + case.padding_rows
     table = np.zeros((B, case.table_width), np.int32)
     sequences = []
@@ -142,13 +160,20 @@ def make(case: Case) -> Data:
         pages, order = order[:count], order[count:]
         table[row, :count] = pages
         k, v = rng.normal(size=(2, total, K, H)).astype(np.float32)
-        k, v = (stored(x, scale, dtype) for x, scale in ((k, k_scale), (v, v_scale)))
-        sequences.append((k.astype(float) * k_scale, v.astype(float) * v_scale))
+        if scales is not None:
+            by_row = rng.uniform(0.005, 0.05, size=(2, total, K, 1)).astype(np.float32)
+            k, v = np.clip(np.round(np.stack([k, v]) / by_row), -127, 127).astype(dtype)
+            sequences.append((k * by_row[0].astype(float), v * by_row[1].astype(float)))
+        else:
+            k, v = (k / k_scale).astype(dtype), (v / v_scale).astype(dtype)
+            sequences.append((k.astype(float) * k_scale, v.astype(float) * v_scale))
         first = max(0, case.lengths[row][0] - case.window + 1) if case.window else 0
         for position in range(first // size * size, total):  # pages that have left the window are others' by now
             cell = kv_pages[pages[position // size], :, position % size]
             cell[:] = 0
             cell[:, :H], cell[:, half : half + H] = k[position], v[position]
+            if scales is not None:
+                scales[pages[position // size], :, :, position % size] = by_row[:, position, :, 0]
     new = [n for _, n in case.lengths]
     tokens = sum(new)
     starts = np.concatenate([np.cumsum([0, *new]), np.full(case.padding_rows, tokens)]).astype(np.int32)
@@ -171,13 +196,26 @@ def make(case: Case) -> Data:
         sinks,
         k_scale,
         v_scale,
+        scales,
         np.array(expected).reshape(tokens, N, H),
     )
 
 
-def stored(x: npt.NDArray, scale: float, dtype: np.dtype) -> npt.NDArray:
-    """As the cache holds it."""
-    return np.clip(np.round(x / scale), -127, 127).astype(dtype) if dtype == jnp.int8 else (x / scale).astype(dtype)
+def pages_of(data: Data, case: Case, dtype: str) -> KVPages:
+    """The cache of a case, whose numbers are of that dtype if they are not of 8 bits."""
+    rows = jnp.asarray(data.kv_pages, dtype if case.kv_dtype == "float32" else None)
+    return rows if data.scales is None else ScaledPages(rows, jnp.asarray(packed_scales(data.scales)))
+
+
+def packed_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """[P, 2, K, S] → as they lie beside the pages, and NaN where none lies."""
+    P, _, K, S = scales.shape
+    _, R, L = scale_page_shape(P, K, S)
+    out = np.full((P, R, L), np.nan, np.float32)
+    for number in range(2 * K):
+        first = number // R * S
+        out[:, number % R, first : first + S] = scales[:, number // K, number % K]
+    return out
 
 
 def metadata_of(data: Data, case: Case) -> AttentionMetadata:
@@ -190,7 +228,7 @@ def metadata_of(data: Data, case: Case) -> AttentionMetadata:
 def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32") -> npt.NDArray:
     """The op's output [T, N, H] for a case, jitted."""
 
-    def call(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, sinks: jax.Array | None) -> jax.Array:
+    def call(q: jax.Array, kv_pages: KVPages, metadata: AttentionMetadata, sinks: jax.Array | None) -> jax.Array:
         return ragged_paged_attention(
             q,
             kv_pages,
@@ -205,7 +243,7 @@ def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtyp
             target=target,
         )
 
-    kv_pages = jnp.asarray(data.kv_pages, dtype if case.kv_dtype == "float32" else None)
+    kv_pages = pages_of(data, case, dtype)
     return np.asarray(jax.jit(call)(jnp.asarray(data.q, dtype), kv_pages, metadata_of(data, case), data.sinks))
 
 

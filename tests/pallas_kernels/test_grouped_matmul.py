@@ -26,6 +26,14 @@ SIZES = {
 }
 
 
+FORMS_IN_PARTS = {  # storage, group, zero points
+    "fp8 in blocks": ("float8_e4m3fn", 128, False),
+    "int4 in groups": ("int4", 128, False),
+    "int4 in groups with zero points": ("int4", 32, True),
+}
+ONE_MATRIX = [("int4 in groups", 17, 128), ("int4 in groups with zero points", 2, 200)]
+
+
 @pytest.mark.parametrize(
     ("backend", "name", "spare_rows"), pairwise(["gpu_triton", "xla", "reference"], list(SIZES), [1, 40])
 )
@@ -130,6 +138,37 @@ def test_sizes_that_no_block_of_the_tpu_kernel_divides(D, F, group, storage):
     out = np.asarray(jax.jit(call)(rows, jnp.asarray(stored).astype(storage), jnp.array(sizes, jnp.int32)))
     np.testing.assert_allclose(out[: len(of_row)], expected, rtol=1e-4, atol=1e-4 * np.abs(wide).max())
     assert not out[len(of_row) :].any()
+
+
+@pytest.mark.parametrize(
+    ("form", "num_rows", "F"),
+    [("fp8 in blocks", 5, 96), *(pytest.param(*other, marks=pytest.mark.slow) for other in ONE_MATRIX)],
+)
+def test_a_single_matrix_is_multiplied_in_parts(form, num_rows, F):
+    """Where its columns alone are too few programs. 1,184 rows: the last part and the last group are not whole."""
+    rng, D = np.random.default_rng(3), 1184
+    storage, group, has_zeros = FORMS_IN_PARTS[form]
+    rows = jnp.asarray(rng.normal(size=(num_rows, D)), jnp.float32)
+    values = jnp.asarray(rng.normal(size=(1, D, F)) * 3, storage)
+    factors = rng.uniform(0.5, 1.5, (1, -(-D // group), F)).astype(np.float32)
+    zeros = jnp.asarray(rng.integers(-8, 8, factors.shape), jnp.float32) if has_zeros else None
+    scales, sizes = Scales(jnp.asarray(factors), group, zeros), jnp.array([num_rows - 1], jnp.int32)
+    assert MatmulTiles.of(rows, values).for_one_matrix(rows, values).parts > 4
+    call = functools.partial(grouped_matmul, rows, values, sizes, scales=scales)
+    out, expected = (call(backend=name, target=INTERPRETED) for name in ("gpu_triton", "reference"))
+    np.testing.assert_allclose(out, expected, atol=2e-4, rtol=1e-5)
+    assert not np.any(np.asarray(out[-1])), "a row of no group"
+
+
+def test_parts_make_programs_for_all_multiprocessors_and_no_more():
+    def parts(num_rows: int, D: int, F: int) -> int:
+        rows, matrix = jnp.zeros((num_rows, D), jnp.bfloat16), jax.ShapeDtypeStruct((1, D, F), jnp.int8)
+        return MatmulTiles.of(rows, matrix).for_one_matrix(rows, matrix).parts
+
+    assert [parts(16, 4096, F) for F in (4096, 6144, 28672)] == [5, 3, 1]
+    assert parts(16, 14336, 4096) == 5
+    assert parts(16, 256, 128) == 1, "a part has some steps"
+    assert parts(2048, 4096, 4096) == 1
 
 
 def test_scales_that_do_not_fit():

@@ -113,6 +113,10 @@ def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
             {"kv_cache_dtype": "bfloat16", "disable_radix_cache": True},
             "dtype=float32, kv_cache_dtype=bfloat16, page_size=4, prefix_cache=off",
         ),
+        (
+            {"kv_cache_dtype": "int8"},
+            "kv_cache_dtype=int8 (a scale for each token and head), page_size=4, prefix_cache=on",
+        ),
         ({"is_embedding": True}, "page_size=4, prefix_cache=on"),
     ],
     ids=str,

@@ -1,6 +1,7 @@
 """What --attention-backend comes to: chosen at start-up, with a reason and a flag where it cannot be."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core import kernel_choice
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, refusal
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds
+from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import TINY_CONFIG
 from tests.tiny_model import tiny_config
@@ -38,11 +41,11 @@ def shape(page_size=16, dtype=jnp.float32, num_columns=16, kv_dtype=None, num_sl
 
 
 def choose(backend, **sizes):
-    return choose_kernels(backend, jax.devices("cpu")[0], MODEL, shape(**sizes))
+    return choose_kernels(backend, Target.of(jax.devices("cpu")[0]), MODEL, shape(**sizes))
 
 
 def test_a_cpu_runs_the_portable_path():
-    assert choose("auto") == Kernels("xla", Target.of(jax.devices("cpu")[0]))
+    assert choose("auto") == Kernels("xla", Target.of(Target.of(jax.devices("cpu")[0])))
 
 
 def test_kernels_of_another_device_are_interpreted_and_said_to_be_slow(caplog):
@@ -80,29 +83,38 @@ def test_what_the_tpu_kernels_take(sizes, reason):
 def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     monkeypatch.setattr(Target, "of", lambda device: V6E)
-    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, page_size=16))
+    kernels = choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model, page_size=16))
     assert (kernels.attention, kernels.latent_attention, kernels.cache_update) == ("tpu", "tpu", "tpu")
     assert kernels.grouped_matmul == "auto"
     assert caplog.text == ""
     with pytest.raises(ConfigError, match=r"pages of 4 tokens: with a cache of float32 they must be a multiple of 8"):
-        choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model, page_size=4))
+        choose_kernels("tpu", Target.of(jax.devices("cpu")[0]), model, shape(model=model, page_size=4))
     with pytest.raises(ConfigError, match=r"latents are kept as .*, not as int8: use --kv-cache-dtype auto"):
-        choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, kv_dtype=jnp.int8))
+        choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model, kv_dtype=jnp.int8))
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "int8"])
+def test_latents_in_8_bits_are_refused_before_anything_is_planned(name):
+    model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
+    config = EngineConfig.from_flags({"model_path": "m", "kv_cache_dtype": name})
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {name}: DeepseekV3ForCausalLM keeps latents, .* auto"):
+        Dtypes.of(config, V6E, model)
+    assert Dtypes.of(config, V6E, MODEL).kv_cache == (jnp.int8 if name == "int8" else jnp.float8_e4m3fn)
 
 
 def test_latent_attention_has_kernels_for_gpus(monkeypatch, caplog):
     """For Hopper GPUs it has none of its own; latents that are too large in float32 run on XLA, which is said."""
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     monkeypatch.setattr(Target, "of", lambda device: Target("gpu", "9.0"))
-    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model))
+    kernels = choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model))
     assert (kernels.latent_attention, kernels.grouped_matmul) in (("gpu_triton", "gpu_triton"), ("gpu_triton", "auto"))
     assert Kernels("gpu_mosaic").latent_attention == "gpu_triton"
     assert caplog.text == ""
     model = ModelConfig.from_hf(tiny_config("deepseek_v3", kv_lora_rank=512))
-    assert choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model)).latent_attention == "xla"
+    assert choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model)).latent_attention == "xla"
     assert "gpu_triton: latents of 512 in float32: its tiles have up to 128 (--dtype)" in caplog.text
     with pytest.raises(ConfigError, match=r"--attention-backend gpu_triton .*latents of 512 in float32"):
-        choose_kernels("gpu_triton", jax.devices("cpu")[0], model, shape(model=model))
+        choose_kernels("gpu_triton", Target.of(jax.devices("cpu")[0]), model, shape(model=model))
 
 
 def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
@@ -117,7 +129,8 @@ def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():
 
 def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
     """The memory plan of a device on which a layer's cache would take so many GiB."""
-    cache = shape(kv_dtype=jnp.dtype(kv_dtype)).cache
+    sizes = shape(kv_dtype=jnp.dtype(kv_dtype))
+    cache = sizes.cache
     pool = int(gigabytes * 2**30) * cache.groups.num_arrays
     needs = MemoryNeeds(
         platform="gpu",
@@ -129,7 +142,7 @@ def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
         useful_tokens=2**40,
         fraction=1.0,
     )
-    return cache, plan_cache(backend, cache, DeviceMemory(pool, pool), needs, 0)
+    return cache, plan_cache(backend, sizes, DeviceMemory(pool, pool), needs, 0)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +158,11 @@ def cache_plan(backend, gigabytes, kv_dtype=jnp.int8, wanted_tokens=None):
 )
 def test_the_cache_is_no_larger_than_kernels_can_address(backend, kv_dtype, gigabytes, most):
     cache, plan = cache_plan(backend, gigabytes, kv_dtype)
-    layer = plan.num_pages * cache.bytes_per_page / cache.groups.num_arrays / 2**30
+    page = cache.spec.device_pages(1, make_mesh(1))
+    page_bytes = math.prod(page.shape) * page.dtype.itemsize  # without the scales of int8, which are another array
+    layer = plan.num_pages * page_bytes / 2**30
+    if most == gigabytes:
+        most *= page_bytes / cache.spec.bytes_per_page
     assert 0.94 * most < layer <= most
 
 

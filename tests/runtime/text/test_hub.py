@@ -9,7 +9,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text import hub
+from palladio.runtime.text import hub_download
 from palladio.runtime.text.hub import resolve_model_path, resolve_source
 
 # gpt-oss has its weights three times.
@@ -24,16 +24,18 @@ def downloads(monkeypatch, tmp_path):
     """An empty cache, and a hub that has everything; what was asked of it."""
     asked = []
 
-    def snapshot_download(repo, *, revision, cache_dir, local_files_only, allow_patterns, ignore_patterns):
+    def snapshot_download(repo_id, revision, cache_dir, allow_patterns, ignore_patterns, local_files_only=False, **how):
         if local_files_only:
             raise LocalEntryNotFoundError("not here")
+        if how.get("dry_run"):
+            return []
         assert set(filter_repo_objects(REPOSITORY, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)) == {
             file for file in REPOSITORY if "/" not in file and any(fnmatch(file, each) for each in allow_patterns)
         }
-        asked.append((repo, revision, cache_dir, allow_patterns))
-        return str(tmp_path / repo)
+        asked.append((repo_id, revision, cache_dir, allow_patterns))
+        return str(tmp_path / repo_id)
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     return asked
 
 
@@ -78,11 +80,13 @@ def test_errors_name_the_flag(flag, tmp_path, monkeypatch):
 def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
     calls = []
 
-    def snapshot_download(repo, *, local_files_only, **_):
+    def snapshot_download(*, local_files_only=False, dry_run=False, **_):
+        if dry_run:
+            return []
         calls.append(local_files_only)
         return str(tmp_path)
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         (tmp_path / name).write_text("{}")
     resolve_source(source(model_path=str(tmp_path), tokenizer_path="a/tokenizer"))
@@ -166,11 +170,11 @@ def test_a_gguf_file(tmp_path):
 
 
 def test_a_gated_model_says_where_to_ask_and_what_to_set(monkeypatch):
-    def snapshot_download(repo, *, local_files_only, **_):
+    def snapshot_download(*, local_files_only=False, **_):
         if local_files_only:
             raise LocalEntryNotFoundError("not here")
         raise GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     with pytest.raises(ConfigError, match=r"is gated: accept its conditions on https://.*/org/m, then set HF_TOKEN"):
         resolve_model_path("org/m")

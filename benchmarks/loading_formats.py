@@ -1,0 +1,138 @@
+"""What each format of weights takes once it is loaded: bytes on the device, memory of the host, seconds, bytes on disk.
+
+    python benchmarks/loading_formats.py [--json FILE]
+
+Checkpoints of Qwen3's shape, 67 million parameters, written by the test suite's own writers of formats; each is loaded
+in a fresh process, and converted. The device is the CPU, so its arrays are the host's memory: "beyond" is what the peak
+is above them. "planned" is what the memory plan counts before anything is loaded.
+"""
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loading import forget
+from report import report
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.model import quantized_checkpoints as stored
+from tests.tiny_model import make_checkpoint
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 8192,
+}
+GROUP = 128
+CT_GROUP = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": True}}}
+CT_GROUP["group_0"]["weights"] |= {"strategy": "group", "group_size": GROUP}
+FORMATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "FP8, a scale per channel": (stored.float8, {"quant_method": "fbgemm_fp8"}),
+    "AWQ, groups of 128": (stored.awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True}),
+    "GPTQ, groups of 128": (
+        functools.partial(stored.gptq, group=GROUP, sym=True),
+        {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "desc_act": False},
+    ),
+    "compressed-tensors, 4 bits, groups of 128": (
+        functools.partial(stored.ct_packed, group=GROUP),
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": CT_GROUP,
+            "ignore": ["lm_head"],
+        },
+    ),
+}
+MADE = (None, "int8", "fp8", "int4")
+
+LOAD = """
+import json, sys, time
+from pathlib import Path
+import jax, jax.numpy as jnp
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.functional import flatten_model
+from palladio.model.sharding import make_mesh
+from palladio.model.loading.load_model import abstract_model, load_model
+from palladio.runtime.execution.device_state import bytes_per_device
+
+def number(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
+
+path, mesh = Path(sys.argv[1]), make_mesh(1)
+config = ModelConfig.from_hf(*read_model_dir(path)).with_quantization(sys.argv[2] or None)
+planned = bytes_per_device(flatten_model(abstract_model(config, dtype=jnp.bfloat16, mesh=mesh))[1])
+jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
+open("/proc/self/clear_refs", "w").write("5")  # the peak so far
+memory, start = number("VmRSS"), time.perf_counter()
+_, weights = flatten_model(load_model(path, config, dtype=jnp.bfloat16, mesh=mesh))
+jax.block_until_ready(weights)
+seconds, peak = time.perf_counter() - start, number("VmHWM") - memory
+measured = sum(shard.data.on_device_size_in_bytes() for array in weights for shard in array.addressable_shards)
+print(json.dumps({"planned": planned, "measured": measured, "seconds": seconds, "beyond": peak - measured}))
+"""
+
+
+def load(path: Path, quantization: str | None) -> dict[str, float]:
+    """In a process of its own, of files that are not in the page cache."""
+    forget(path)
+    command = [sys.executable, "-c", LOAD, str(path), quantization or ""]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def convert(path: Path, to: Path, quantization: str | None) -> int:
+    """Bytes of the converted checkpoint."""
+    flags = ["--quantization", quantization] if quantization else []
+    command = [sys.executable, "-m", "palladio", "convert", str(path), str(to), "--dtype", "bfloat16", *flags]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return size_of(to)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    stored.GROUP = GROUP
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plain = make_checkpoint(Path(folder) / "plain", "qwen3", **SHAPE)
+        cases: list[tuple[str, Path, str | None]] = [
+            (f"float32, {kind or 'as bfloat16'}", plain, kind) for kind in MADE
+        ]
+        for number, (name, (make, quantization)) in enumerate(FORMATS.items()):
+            path = make_checkpoint(Path(folder) / f"stored-{number}", "qwen3", **SHAPE)
+            stored.rewrite(path, lambda _, rng, shape, make=make: make(rng, shape), quantization)
+            cases.append((name, path, None))
+        print("| checkpoint | on disk | planned | on the device | host beyond | seconds | converted |  (MiB)")
+        for number, (name, path, kind) in enumerate(cases):
+            row = {"checkpoint": name, "disk": (path / "model.safetensors").stat().st_size, **load(path, kind)}
+            row["converted"] = convert(path, Path(folder) / f"converted-{number}", kind)
+            rows.append(row)
+            sizes = (f"{row[key] / 2**20:.1f}" for key in ("disk", "planned", "measured", "beyond"))
+            print(
+                f"| {name} | {' | '.join(sizes)} | {row['seconds']:.2f} | {row['converted'] / 2**20:.1f} |", flush=True
+            )
+    report("loading_formats.py", None, {"loads": rows}, args.json)
+
+
+if __name__ == "__main__":
+    main()
