@@ -18,7 +18,7 @@ TORCH_ARGS ?=
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 
-.PHONY: help serve test test-slow test-long test-training faults conformance clients lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check lint format wheel docs aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -29,7 +29,9 @@ help:
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
+	  'make ui         the chat page and the dashboard in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
+	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -45,6 +47,7 @@ test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
+	scripts/install-tmux
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m slow $(ARGS)
 
 test-long: $(VENV)/.installed-dev
@@ -60,8 +63,14 @@ faults: $(VENV)/.installed-dev
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)
 
+ui: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/ui $(ARGS)
+
 clients: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
+
+deploy-check: $(VENV)/.installed-dev
+	scripts/deploy-check $(BIN)/python
 
 lint: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/lint

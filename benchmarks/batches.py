@@ -19,7 +19,9 @@ from typing import Any
 import httpx
 from report import report
 from server_process import add_server_arguments, chosen_server, exit_on_sigterm
-from serving import Answer, Target, ask, percentile
+
+from palladio.load.client import Answer, Target, ask
+from palladio.load.figures import percentile
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 TOPICS = ("a river", "an engine", "the moon", "a market", "a library", "old maps", "a violin", "the sea")
@@ -103,15 +105,16 @@ async def throughput(client: httpx.AsyncClient, args: argparse.Namespace) -> dic
     return {"lines_per_second": rates, "medians": medians, "ratio": medians["batch"] / medians["hand"]}
 
 
-async def interactive(client: httpx.AsyncClient, target: Target, args: argparse.Namespace, seed: int) -> list[Answer]:
+async def interactive(target: Target, args: argparse.Namespace, seed: int) -> list[Answer]:
     """One conversation after another, for so many seconds; each prompt is new."""
     answers: list[Answer] = []
     deadline = time.monotonic() + args.seconds
-    while time.monotonic() < deadline:
-        prompt = f"{seed}.{len(answers)}: what do you think of {TOPICS[len(answers) % len(TOPICS)]}?"
-        answers.append(await ask(target, client, prompt, args.max_tokens))
-        assert answers[-1].error is None, answers[-1].error
-        await asyncio.sleep(args.pause)
+    async with target.client() as client:
+        while time.monotonic() < deadline:
+            prompt = f"{seed}.{len(answers)}: what do you think of {TOPICS[len(answers) % len(TOPICS)]}?"
+            answers.append(await ask(target, client, prompt, args.max_tokens))
+            assert answers[-1].error is None, answers[-1].error
+            await asyncio.sleep(args.pause)
     return answers
 
 
@@ -128,15 +131,15 @@ async def latency(client: httpx.AsyncClient, args: argparse.Namespace) -> dict[s
     target = Target(f"{str(client.base_url).rstrip('/')}/v1", "default", "chat")
     sides: dict[str, list[Answer]] = {"alone": [], "beside_batch": []}
     cancels, num_lines, used = [], 0, 10**6
-    await interactive(client, target, argparse.Namespace(**{**vars(args), "seconds": 1.0}), -1)
+    await interactive(target, argparse.Namespace(**{**vars(args), "seconds": 1.0}), -1)
     for turn in range(args.turns):
-        sides["alone"] += await interactive(client, target, args, 2 * turn)
+        sides["alone"] += await interactive(target, args, 2 * turn)
         bodies = [body_of(used + number, args.max_tokens) for number in range(args.lines)]
         used += args.lines
         batch_id = await create_batch(client, bodies)
         await asyncio.sleep(2.0)  # it fills the engine
         before = (await client.get(f"/v1/batches/{batch_id}")).json()["request_counts"]["completed"]
-        sides["beside_batch"] += await interactive(client, target, args, 2 * turn + 1)
+        sides["beside_batch"] += await interactive(target, args, 2 * turn + 1)
         counts = (await client.get(f"/v1/batches/{batch_id}")).json()["request_counts"]
         assert counts["completed"] < args.lines, "the batch ended too early: give it more --lines"
         num_lines += counts["completed"] - before

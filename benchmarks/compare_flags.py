@@ -86,6 +86,16 @@ SIZES: tuple[dict[str, Any], dict[str, Any]] = (
 BYTES: tuple[dict[str, Any], dict[str, Any]] = ({"quantization": "int8"}, {"dtype": "float32"})
 ALL_BYTES: tuple[dict[str, Any], dict[str, Any]] = ({"quantization": "w8a8_int8"}, {"dtype": "float32"})
 
+# Products of one or a few rows: our own C++, and XLA's.
+NATIVE: tuple[dict[str, Any], dict[str, Any]] = (
+    {"dtype": "bfloat16", "cpu_products": "native"},
+    {"dtype": "bfloat16", "cpu_products": "xla"},
+)
+NATIVE_BYTES: tuple[dict[str, Any], dict[str, Any]] = (
+    {"quantization": "int8", "cpu_products": "native"},
+    {"quantization": "int8", "cpu_products": "xla"},
+)
+
 COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
     "radix": (shared_prefix, {}, {"disable_radix_cache": True}),
     "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
@@ -96,6 +106,9 @@ COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival
     "dtype-20": (streams(20, 32), *DTYPES),
     "dtype-64": (streams(64, 24), *DTYPES),
     "dtype-long": (long_prompts, *DTYPES),
+    "native-1": (streams(1, 64), *NATIVE),
+    "native-4": (streams(4, 64), *NATIVE),
+    "native-int8-1": (streams(1, 64), *NATIVE_BYTES),
     "sizes-20": (streams(20, 32), *SIZES),
     "sizes-40": (streams(40, 32), *SIZES),
     "int8-1": (streams(1, 64), *BYTES),

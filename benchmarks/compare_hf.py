@@ -34,8 +34,10 @@ from typing import Any
 import tokenizers
 from checkpoints import make_checkpoint
 from server_process import RunningServer, exit_on_sigterm, provenance, running_server
-from serving import WORDS, Target, Workload, run_prompts
 
+from palladio.load.client import Target
+from palladio.load.runner import run_prompts
+from palladio.load.workloads import WORDS, Workload
 from palladio.utils import terminate_process
 
 BATCH = 16
@@ -222,7 +224,7 @@ def run_server(task: Task) -> dict[str, Any]:
         target = Target(f"{server.url}/v1", task.checkpoint, "chat", extra)
 
         async def load(workload: Workload, run: int) -> dict[str, Any]:
-            async with target.client(200) as client:
+            async with target.client() as client:
                 return await run_prompts(target, client, workload, prompts.texts(workload, run), 200)
 
         def measure(workload: Workload) -> dict[str, Any]:

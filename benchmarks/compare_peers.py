@@ -35,7 +35,11 @@ from compare_hf import Prompts
 from peer_builds import BuildError, build_llama_server, to_gguf
 from report import report, write
 from server_process import RunningServer, cpu_seconds_of_tree, exit_on_sigterm, provenance, running_server
-from serving import WORKLOADS, Target, Workload, run_prompts
+from serving import WORKLOADS
+
+from palladio.load.client import Target
+from palladio.load.runner import run_prompts
+from palladio.load.workloads import Workload
 
 SLOTS = 64  # requests that a server may run at once
 POOL_TOKENS = 65_536  # of the cache of transformers
@@ -163,7 +167,7 @@ def measure(server: RunningServer, target: Target, workload: Workload, texts: li
     pid = server.process.pid
 
     async def load() -> dict[str, Any]:
-        async with target.client(600) as client:
+        async with target.client() as client:
             return await run_prompts(target, client, workload, texts, 600)
 
     before = busy_seconds(), cpu_seconds_of_tree(pid), time.process_time(), time.perf_counter()

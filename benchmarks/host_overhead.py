@@ -21,7 +21,7 @@ from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import TokenOutput
 
 
@@ -68,9 +68,20 @@ def once_each(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def measure(
-    core: EngineCore, num_requests: int, num_queued: int, num_steps: int, *, sampled: bool, uses_device: bool = True
+    core: EngineCore,
+    num_requests: int,
+    num_queued: int,
+    num_steps: int,
+    *,
+    sampled: bool,
+    uses_device: bool = True,
+    num_timelines: int = 0,
 ) -> dict[str, float]:
-    """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end."""
+    """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end.
+
+    Args:
+        num_timelines: requests that are recorded.
+    """
     rng = np.random.default_rng(0)
     scheduler, runner = core._scheduler.schedulers[0], core._runner
     limits = scheduler.limits
@@ -79,7 +90,8 @@ def measure(
         params = SamplingParams(
             max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
         )
-        core.add(GenerationRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, (), time.time()))
+        options = RequestOptions(timeline=i < num_timelines)
+        core.add(GenerationRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, (), time.time(), options))
     while len(scheduler.running) < num_requests or any(request.is_prefilling for request in scheduler.running):
         core.step()
     for _ in range(10):
@@ -141,6 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--without-device", action="store_true", help="run no programs: a CPU would compute on the host's own cores"
     )
+    parser.add_argument("--timelines", type=int, default=0, help="requests that ask for their timeline")
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
     config = EngineConfig.from_flags(
@@ -155,7 +168,12 @@ def main() -> None:
     )
     core = EngineCore.create(config, lambda progress: None)
     rows = [
-        measure(core, count, queued, args.steps, sampled=args.sampled, uses_device=not args.without_device)
+        measure(
+            *(core, count, queued, args.steps),
+            sampled=args.sampled,
+            uses_device=not args.without_device,
+            num_timelines=args.timelines,
+        )
         for count in args.requests
         for queued in args.queued
     ]

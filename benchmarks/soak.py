@@ -38,9 +38,10 @@ from server_process import (
     provenance,
     usage_of_tree,
 )
-from serving import percentile
 from soak_probes import Probes
 from soak_traffic import FIELDS, Dice, Limits, WrongAnswerError, bad_requests, finish, send_bad
+
+from palladio.load.figures import percentile
 
 SMALL_POOL = ("--max-total-tokens", "2048", "--max-running-requests", "16", "--schedule-conservativeness", "0.2")
 SAMPLE_SECONDS = 2.0

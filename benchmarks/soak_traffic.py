@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 import httpx
-from serving import WORDS
+
+from palladio.load.workloads import WORDS
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 FIELDS = ("cache_salt", "priority", "timeout")

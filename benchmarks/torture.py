@@ -37,7 +37,9 @@ from server_process import (
     provenance,
     usage_of_tree,
 )
-from serving import percentile, text_of
+
+from palladio.load.client import text_of
+from palladio.load.figures import percentile
 
 TUTORIAL_LIMITS = ("--max-total-tokens", "20480", "--max-running-requests", "200")
 MAX_TOKENS = 128

@@ -22,6 +22,7 @@ import jax
 from aot_steps import MODELS
 
 from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
@@ -39,7 +40,9 @@ def deployment(model: ModelConfig, topology: str) -> Deployment:
     mesh = compile_only_mesh(place, place.num_devices)
     plain = Deployment.of(config, model, place)
     shape = dataclasses.replace(plain.shape, mesh=mesh)
-    kernels = choose_kernels(config.execution.attention_backend, mesh.devices.flat[0], plain.layout.config, shape)
+    kernels = choose_kernels(
+        config.execution.attention_backend, Target.of(mesh.devices.flat[0]), plain.layout.config, shape
+    )
     return Deployment.of(config, model, place, mesh, kernels)
 
 

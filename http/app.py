@@ -1,6 +1,7 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -18,8 +19,10 @@ from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
+from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router
+from palladio.http.pages.routes_pages import page_paths, pages_router
 from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -30,6 +33,7 @@ from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
 from palladio.http.routes.routes_classify import CLASSIFY, NATIVE_CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
+from palladio.http.routes.routes_dashboard import dashboard_router
 from palladio.http.routes.routes_embeddings import EMBEDDINGS, ENCODE
 from palladio.http.routes.routes_generate import GENERATE
 from palladio.http.routes.routes_invocations import invocations_router
@@ -38,17 +42,19 @@ from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
 from palladio.http.routes.routes_reasoning import reasoning_router
+from palladio.http.routes.routes_render import RENDER_CHAT, RENDER_COMPLETION
 from palladio.http.routes.routes_scores import PAIR_ENDPOINTS, RERANK
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.security.access import browser_guard, cors, describe_access
-from palladio.http.security.callers import OPEN_PATHS, Callers, KeyAuth
+from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.runtime.front.engine_protocol import EngineClient
 
+SHOWN_BATCHES = 20  # of the dashboard
 HEAD_PATHS = OPEN_PATHS | {"/v1/models", "/", "/api/tags", "/api/version"}  # what load balancers and launch scripts ask
 
 
@@ -86,17 +92,18 @@ def create_app(
         callers,
     )
     middleware = [
-        Middleware(RequestMiddleware, root_path=config.root_path),
+        Middleware(RequestMiddleware, note=observer.errors.note_answer, root_path=config.root_path),
         Middleware(CountRequests, metrics=observer.metrics),
         cors(config, callers),
         Middleware(Admission),
         *browser_guard(config, callers),
-        Middleware(KeyAuth, callers=callers),
+        Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
-    install_error_handlers(app)
-    for endpoint in (CHAT, COMPLETIONS, GENERATE, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
+    install_error_handlers(app, observer.errors.note_answer)
+    of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
+    for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context)
     for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)
@@ -104,8 +111,10 @@ def create_app(
     others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)
     for router in (*routers, *others, model_control_router):
         app.include_router(_with_heads(router(context)))
+    app.include_router(_with_heads(pages_router(config)))
     _add_responses(app, context)
-    _add_batches(app, context)
+    batches = _add_batches(app, context)
+    _add_dashboard(app, context, batches)
     app.state.template_warnings = context.template_warnings
     app.state.access = describe_access(config, callers)
     return app
@@ -129,13 +138,26 @@ def _add_responses(app: FastAPI, context: Context) -> None:
     app.include_router(responses_router(context, store, background, unfinished))
 
 
-def _add_batches(app: FastAPI, context: Context) -> None:
+def _add_batches(app: FastAPI, context: Context) -> BatchStore:
     """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
     database = context.storage.database
     files, batches = FileStore(database, context.storage.files), BatchStore(database)
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))
+    return batches
+
+
+def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
+    """Whoever serves the app starts and stops `app.state.sampler`; it is None with --no-ui."""
+    app.state.sampler = sampler = Sampler(context.engine, context.observer) if context.config.ui else None
+    if sampler is None:
+        return
+
+    async def latest(caller: Caller) -> list[dict[str, Any]]:
+        return [batch.as_dict() for batch in await batches.page(caller, after=None, limit=SHOWN_BATCHES)]
+
+    app.include_router(dashboard_router(context, sampler, latest))
 
 
 def open_storage(config: HttpConfig) -> Storage:

@@ -14,7 +14,7 @@ from palladio.http.generation.context import RequestLimits
 from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.wire.body import Inflater, JsonMeter, body_refusal, find_inflater
-from palladio.http.wire.errors import ErrorBody, HttpError, internal_error, route_path
+from palladio.http.wire.errors import ErrorBody, HttpError, NoteError, internal_error, route_path
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,10 @@ class RequestMiddleware:
     - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
     """
 
-    def __init__(self, app: ASGIApp, root_path: str = "") -> None:
+    def __init__(self, app: ASGIApp, note: NoteError, root_path: str = "") -> None:
+        """Args: note: is told of a 500."""
         self._app = app
+        self._note = note
         self._root_path = root_path.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,6 +67,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send_with_id)
         except Exception:
             logger.exception("Internal error %s in %s %s", shown, scope["method"], scope["path"])
+            self._note(scope, internal_error(shown))
             if not started:
                 await internal_error(shown).response(route_path(scope))(scope, receive, send_with_id)
 

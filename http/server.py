@@ -101,15 +101,19 @@ async def _serve_on(
     logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
     server = _Server(make_settings(app, config, observability.log_format, tls))
+    sampler: Worker | None = app.state.sampler  # no worker of the engine's: it watches the drain, too
     stop = _Stop(asyncio.get_running_loop())
     _log_address(listener, config)
     with stop.on_signals():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            for worker in workers:
-                await worker.start()
+            for worker in (*workers, sampler):
+                if worker is not None:
+                    await worker.start()
             await _run_engine(engine, config, stop, workers, app.state.template_warnings)
         finally:
+            if sampler is not None:
+                await sampler.stop()
             server.should_exit = True
             server.force_exit = stop.count > 1
             await serving
@@ -160,6 +164,9 @@ def _log_address(listener: socket.socket, config: HttpConfig) -> None:
     scheme = "http" if config.ssl_certfile is None else "https"
     port = listener.getsockname()[1]
     uvicorn_logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, host, port)
+    if config.ui:
+        shown = "localhost" if config.host in ("0.0.0.0", "::") else host
+        uvicorn_logger.info("Chat page: %s://%s:%d%s/", scheme, shown, port, config.root_path.rstrip("/"))
 
 
 async def _run_engine(

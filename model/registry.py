@@ -63,6 +63,22 @@ CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that 
 )
 
 
+_REASONS: Mapping[str, str] = MappingProxyType(  # why not, and what to take instead: of those that people ask for
+    {
+        "BaiChuanForCausalLM": "converted to Llama's format it is served as LlamaForCausalLM",
+        "BaichuanForCausalLM": "Baichuan 2 normalizes its head, and 13B has ALiBi; the 7B model converted to Llama's "
+        "format, head included, is served as LlamaForCausalLM",
+        "ChatGLMModel": "give GLM-4-0414 or a later GLM",
+        "DeepseekV32ForCausalLM": "it has sparse attention; DeepSeek-V3.1 is supported",
+        "QWenLMHeadModel": "it is Qwen 1; Qwen1.5 and later are supported",
+        **dict.fromkeys(
+            ("BertModel", "RobertaModel", "XLMRobertaModel", "BertForSequenceClassification"),
+            "encoders are not served; for embeddings and scores there are Qwen3-Embedding and Qwen3-Reranker",
+        ),
+    }
+)
+
+
 def find_family(architecture: str) -> Family:
     """The family of an architecture as config.json names it.
 
@@ -71,8 +87,9 @@ def find_family(architecture: str) -> Family:
     """
     name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
     if name not in ARCHITECTURES:
+        reason = f" ({_REASONS[name]})" if name in _REASONS else ""
         raise ConfigError(
-            f"architectures: {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+            f"architectures: {architecture!r} is not supported{reason}; supported: {', '.join(sorted(ARCHITECTURES))}"
         )
     families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[name]).FAMILIES
     return families[name]

@@ -1,40 +1,22 @@
 """`palladio serve …` and its other commands; `python -m palladio` is the same."""
 
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from palladio import __version__
-from palladio.early_signals import INTERRUPTED, TERMINATED, end_at_once, raise_on_interrupt, raise_on_terminate
-
-HELP = """usage: palladio <command> [flags]
-
-commands:
-  serve      serve a model with OpenAI-compatible routes: palladio serve [MODEL]; default: a small embedded model
-             (`palladio serve --help` lists the flags)
-  compile    fill the compilation cache of `serve` with the same flags; with --compiled-dir DIR, export the
-             programs to a directory instead, for any machine of the same kind
-  convert    write a model's weights as an Orbax checkpoint, with checksums: palladio convert HF_DIR OUT
-  plan       print memory needs and speed limits of a model on hardware you do not have; `palladio plan --help`
-  eval       tell the perplexity of a text: palladio eval --perplexity FILE --model-path DIR
-  replay     run the requests of a crash dump again and compare their tokens
-  tune       measure this machine's CPU, so that `serve` chooses the fastest kind of weights for it
-  version    print the version
-"""
-
-
-# Module and function of each command. They are imported when they are needed: signals are to be handled before that.
-COMMANDS: Final = {
-    "serve": ("palladio.launch_server", "launch"),
-    "compile": ("palladio.compile_programs", "compile_programs"),
-    "convert": ("palladio.convert", "convert"),
-    "plan": ("palladio.plan", "plan"),
-    "eval": ("palladio.evaluate", "evaluate"),
-    "replay": ("palladio.replay", "replay"),
-    "tune": ("palladio.tune", "tune"),
-}
+from palladio.commands.table import COMMANDS, OTHERS, render_help
+from palladio.early_signals import (
+    BROKEN_PIPE,
+    INTERRUPTED,
+    TERMINATED,
+    end_at_once,
+    raise_on_interrupt,
+    raise_on_terminate,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,25 +30,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         case "version" | "--version":
             print(__version__)
             return 0
+        case "help" | "--help" | "-h" if rest[:1] and rest[0] in COMMANDS:
+            return main([rest[0], "--help"])
         case "help" | "--help" | "-h":
-            print(HELP, end="")
+            print(render_help(), end="")
             return 0
         case _ if command not in COMMANDS:
-            print(f"error: unknown command {command!r}\n\n{HELP}", end="", file=sys.stderr)
+            print(_unknown(command), end="", file=sys.stderr)
             return 2
     serves = command == "serve"
     if argv is None:
         end_at_once(*((0, 0) if serves else (INTERRUPTED, TERMINATED)))
-    module, name = COMMANDS[command]
-    run: Any = vars(importlib.import_module(module))[name]
+    run: Any = vars(importlib.import_module(COMMANDS[command].module))[COMMANDS[command].function]
     if argv is None and not serves:  # the server has its own handlers by the time that it starts an engine
         raise_on_interrupt()
         raise_on_terminate()
     try:
         status: int = run(rest, os.environ, **({"default_model": True} if serves else {}))
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # who read the output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     return status
+
+
+def _unknown(command: str) -> str:
+    if command.startswith("-"):
+        return f"error: {command}: a command comes first, such as `palladio serve {command}`\n\n{render_help()}"
+    close = difflib.get_close_matches(command, [*COMMANDS, *OTHERS], n=2)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"error: unknown command {command!r}{hint}\n\n{render_help()}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ DEFAULT_MODEL_NAME: Final = "palladio-default-v3"
 """What it is served as: another version where its weights change."""
 
 
+DEFAULT_MODEL_ALIASES: Final = (DEFAULT_MODEL_NAME, "palladio-default", "default")
+"""What people may type in place of its directory."""
+
+
 def default_model_path() -> Path:
     """Its directory, which --model-path takes as it takes any other."""
     return Path(__file__).resolve().with_name("default_checkpoint")

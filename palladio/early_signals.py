@@ -9,6 +9,7 @@ from typing import Final
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 TERMINATED: Final = 128 + signal.SIGTERM
+BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
 def end_at_once(on_interrupt: int, on_terminate: int | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tyro
 
+from palladio.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.config import (
@@ -30,6 +31,13 @@ from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.runtime.interface.speculative_config import SpeculativeConfig
 
+_DESCRIPTION = """Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: docs/flags.md.
+
+Examples: `palladio serve` (the embedded model); `palladio serve Qwen/Qwen3-8B` (downloaded first, see `palladio pull`);
+`palladio serve /models/mine --port 31000 --tp-size 4`.
+
+Exit codes: 0 after a signal, 1 when the engine could not start or died, 2 for a wrong flag or checkpoint.
+"""
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 _ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; no key is to be lost in silence
 
@@ -179,8 +187,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
         args = tyro.cli(
             ServerArgs,
             prog="palladio serve",
-            description="Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: "
-            "docs/flags.md.",
+            description=_DESCRIPTION,
             args=[word for words in kept.values() for word in words],
             config=(tyro.conf.OmitArgPrefixes,),
         )
@@ -188,7 +195,26 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
         if end.code:  # tyro has named our flags, and the user may have typed others
             _tell_other_names(typed)
         raise
-    return ParsedCommand(args, tuple(warnings))
+    return ParsedCommand(_without_alias(args), tuple(warnings))
+
+
+def _without_alias(args: ServerArgs) -> ServerArgs:
+    """With the embedded model's directory in place of one of its names, unless a directory here is called so.
+
+    Raises:
+        ConfigError: it is nearly one of its names.
+    """
+    name = args.source.model_path
+    if "/" in name or not name or Path(name).exists():
+        return args
+    if name not in DEFAULT_MODEL_ALIASES:
+        close = difflib.get_close_matches(name.lower(), DEFAULT_MODEL_ALIASES, n=1, cutoff=0.8)
+        if close:
+            raise ConfigError(f"--model-path {name}: no such directory; did you mean {close[0]} (the embedded model)?")
+        return args
+    source = dataclasses.replace(args.source, model_path=str(default_model_path()))
+    names = args.http.served_model_name or (DEFAULT_MODEL_NAME,)
+    return dataclasses.replace(args, source=source, http=dataclasses.replace(args.http, served_model_name=names))
 
 
 def _tell_other_names(typed: Mapping[str, str]) -> None:

@@ -36,11 +36,13 @@ class Target:
         interpret: compute Pallas kernels on this host instead of compiling them. plain: as ordinary XLA operations,
             fast; on_wait and eager: a simulated TPU, which runs a copy when it is waited for, or at once and looks for
             races.
+        is_native: of a CPU: narrow_matmul's own library has been loaded.
     """
 
     platform: Literal["cpu", "tpu", "gpu"] = "cpu"
     kind: str = ""
     interpret: Interpret | None = None
+    is_native: bool = False
 
     @classmethod
     def of(cls, device: jax.Device) -> Self:

@@ -1,9 +1,12 @@
 """The openai SDK's own tests, and a fuzz test of /openapi.json, against a server of ours: `make conformance`.
 
 The tests come with the source of the installed SDK's version, from the package index; it is kept beside the virtual
-environment's packages. conformance.toml says which tests cannot pass, and why. Arguments go to pytest.
+environment's packages. conformance.toml says which tests cannot pass, and why.
+
+    scripts/conformance [--fuzz-seconds N] [arguments of pytest]
 """
 
+import argparse
 import dataclasses
 import importlib.metadata
 import json
@@ -24,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = Path(sys.prefix) / "conformance"
 SERVER = (
     "python3 -m palladio serve --host 127.0.0.1 --served-model-name '*' --max-running-requests 8 --page-size 8 "
-    "--chunked-prefill-size 128 --context-length 512 --request-timeout 30 --log-level warning"
+    "--chunked-prefill-size 128 --context-length 512 --request-timeout 30 --log-level warning --compile lazy"
 )
 PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis")
 
@@ -42,14 +45,18 @@ class Change:
     without: Iterable[str]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the server ends as well
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--fuzz-seconds", type=float, default=40.0, help="for all routes together")
+    own, arguments = parser.parse_known_args(argv)
     selection = tomllib.loads((HERE / "conformance.toml").read_text(encoding="utf-8"))
     source = sdk_source(importlib.metadata.version("openai"))
     with running_server(SERVER) as url:
         failed = run_sdk_tests(source, url, selection, arguments)
-        failed |= subprocess.run([sys.executable, HERE / "fuzz_openapi.py", url], check=False).returncode != 0
+        fuzz = [sys.executable, HERE / "fuzz_openapi.py", url, str(own.fuzz_seconds)]
+        failed |= subprocess.run(fuzz, check=False).returncode != 0
     with running_server(f"{SERVER} --is-embedding") as url:
         failed |= run_sdk_tests(source, url, selection["embeddings"], arguments)
     print("conformance: FAILED" if failed else "conformance: passed")

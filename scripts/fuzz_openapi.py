@@ -1,4 +1,4 @@
-"""fuzz_openapi.py URL: requests made from a running server's own /openapi.json; none may be answered with a 5xx.
+"""fuzz_openapi.py URL SECONDS: requests made from a running server's /openapi.json; none may be answered with a 5xx.
 
 Bodies keep to the schema, or break it, or are good ones with a few fields of the first kind: most requests of the
 first two kinds are refused for one field or another, the third kind gets to the engine.
@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-SECONDS = 40.0  # for all operations together
 MAX_EXAMPLES = 60  # of one kind for one operation
 REQUEST_SECONDS = 35.0  # more than the server's --request-timeout
 NOT_FUZZED = (  # they write files, stop generation, or free what others need
@@ -48,7 +47,7 @@ Change = Callable[[Case, frozenset[int]], None]
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code."""
-    (url,) = arguments
+    url, seconds = arguments  # for all operations together
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     operations = [operation for operation in operations if operation.path not in NOT_FUZZED]
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             rounds.append((cases, make_good))
         if len(operation.body) > 0:
             rounds.append((operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), leave))
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + float(seconds)
     statuses: list[int] = []
     faults: list[str] = []
     for position, (cases, change) in enumerate(rounds):

@@ -27,7 +27,7 @@ from tests.faults.fault import Fault  # noqa: E402
 from tests.faults.faults import FAULTS  # noqa: E402
 
 SECONDS = 600  # that one run of pytest may take
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - (.*))?$", re.MULTILINE)  # not a log line of level ERROR
 _PYTEST = ("-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header")
 
 

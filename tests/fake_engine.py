@@ -40,31 +40,27 @@ from palladio.runtime.interface.outputs import (
     DecodeSteps,
     FinishReason,
     PrefillChunk,
-    RefusedOutputError,
     RequestOutput,
     RequestTimes,
     RequestTrace,
     TokenLogprob,
     WaitTimes,
 )
+from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.detokenizer import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
+from tests.fake_timeline import fake_timeline
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
 EOS_ID = 2
 CACHED_TOKENS = 3
-ALONE = RankStats(
-    num_total_tokens=20480,
-    new_token_ratio=0.5,
-    num_retractions=2,
-    num_cached_tokens=64,
-    num_prompt_tokens=80,
-    num_hit_tokens=20,
-)
+CACHED = {"num_cached_tokens": 64, "num_prompt_tokens": 80, "num_hit_tokens": 20}
+ALONE = RankStats(num_total_tokens=20480, new_token_ratio=0.5, num_retractions=2, **CACHED)
 STEPS = (BucketSteps("decode", 8, 8, 40, 240, 80), BucketSteps("prefill", 4, 64, 5, 300, 20))
 DEVICE_IDLE = HistogramData([0.001, 0.01, 0.1], [10, 89, 1, 0], 0.5)
 
@@ -100,7 +96,7 @@ class FakeEngine:
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
         cached_tokens: of a sample, by prompt ids and sample index.
         embedding: it makes embeddings (see fake_embedding), and says nothing. embeds: of prompts, if it takes them.
-        ranks: data-parallel ones, if there are several.
+        ranks: data-parallel ones, if there are several. pages: the maps that it has.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
     And to see what it was asked:
@@ -131,6 +127,7 @@ class FakeEngine:
         self.embedding: EmbeddingSpec | None = None
         self.embeds: EmbedsSpec | None = None
         self.ranks: list[RankStats] = []
+        self.pages: list[PageMap] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
@@ -265,10 +262,11 @@ class FakeEngine:
         self.steered.append((type(asked).__name__, *list(dataclasses.asdict(asked).values())[1:]))
         return ControlReply(0, ok=not self.steer_error, message=self.steer_error, count=len(self._running))
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         self.asked_stats.append(check_integrity)
         alone = dataclasses.replace(ALONE, num_running=len(self._running))
-        return EngineStats(self.ranks or [alone], cache_enabled=True, device_idle=DEVICE_IDLE, steps=list(STEPS))
+        found = EngineStats(self.ranks or [alone], cache_enabled=True, device_idle=DEVICE_IDLE, steps=list(STEPS))
+        return dataclasses.replace(found, pages=self.pages) if pages else found
 
     async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
         self.asked_explain.append(list(request_ids))
@@ -277,12 +275,13 @@ class FakeEngine:
     def _explain(self, request_id: str) -> dict[int, LiveRequest]:
         call = self._running[request_id]
         received = call.received
+        told = fake_timeline(2) if call.options.timeline else None
         return {
             index: LiveRequest(
                 f"{request_id}-{index}~0",
                 "waiting",
                 RequestTimes(received),
-                RequestTrace(queued=received, waits=WaitTimes(memory=1.5, num_retracted=3)),
+                RequestTrace(received, WaitTimes(memory=1.5, num_retracted=3), timeline=told),
                 prompt_tokens=len(call.prompt_ids),
                 computed_tokens=0,
                 completion_tokens=0,
@@ -383,7 +382,8 @@ class _Sample:
         prompt = len(self._call.prompt_ids)
         chunk = PrefillChunk(self._received + 0.5, prompt, prompt + 4, 64, 0.25)
         waits, decode, drafts = WaitTimes(memory=0.5, num_retracted=3), DecodeSteps(10, 25, 40), DraftCounts(2, 6, 3)
-        return RequestTrace(self._received, waits, [chunk], 1, [], decode, 0.0625, drafts)
+        told = fake_timeline(6, self._count) if self._call.options.timeline else None
+        return RequestTrace(self._received, waits, [chunk], 1, [], decode, 0.0625, drafts, told)
 
 
 def _logprob(token_id: int, num_top: int, params: SamplingParams) -> TokenLogprob:

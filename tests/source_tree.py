@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
+FACE_ROOMS = ("commands", "terminal", "load", "test")  # of palladio/ itself
+FACE_PATTERNS = ("*.py", *(f"{room}/*.py" for room in FACE_ROOMS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Source:
 def _read_sources() -> list[Source]:
     sources = []
     for room in ROOMS:
-        patterns = ("*.py", "test/*.py") if room == "palladio" else ("**/*.py",)  # the rooms are linked into palladio/
+        patterns = FACE_PATTERNS if room == "palladio" else ("**/*.py",)  # the rooms are linked into palladio/
         for file in sorted(file for pattern in patterns for file in (ROOT / room).glob(pattern)):
             path = file.relative_to(ROOT).as_posix()
             parts = [*([] if room == "palladio" else ["palladio"]), *path.removesuffix(".py").split("/")]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from palladio.commands.table import COMMANDS
 from tests.source_tree import ROOT
 from tests.test_architecture import JAX_FILES, JAX_ROOMS
 
@@ -38,11 +39,17 @@ def test_the_face_and_http_never_import_jax():
 
 
 def test_importing_the_face_loads_nothing():
-    _import_leaves_out(["palladio"], ["fastapi", "transformers", "numpy", "tyro", "zmq", "palladio.runtime"])
+    heavy = ["fastapi", "transformers", "numpy", "tyro", "zmq", "palladio.runtime"]
+    _import_leaves_out(["palladio", "palladio.__main__"], heavy)  # `palladio help` is instant too
 
 
 def test_the_command_line_runs_without_jax_in_its_process():
-    _import_leaves_out(["palladio.__main__", "palladio.launch_server"], ["jax", "jaxlib", "flax", "torch"])
+    commands = [command.module for command in COMMANDS.values()]
+    _import_leaves_out(["palladio.__main__", *commands], ["jax", "jaxlib", "flax", "torch"])
+
+
+def test_a_chat_with_a_server_loads_no_server():
+    _import_leaves_out(["palladio.commands.chat"], ["fastapi", "transformers", "numpy", "tyro", "zmq"])
 
 
 def test_offline_use_needs_no_server_libraries():

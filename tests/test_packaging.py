@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_tree import FACE_ROOMS
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("model", "runtime", "pallas_kernels", "http")
-DATA = (".py", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md")
+DATA = (".py", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md", ".html", ".js", ".css", ".svg")
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -56,7 +58,8 @@ def _make(folder: Path) -> Path:
 
 def _tree() -> set[str]:
     face = ROOT / "palladio"
-    own = [file for folder in (face, face / "default_checkpoint", face / "test") for file in folder.iterdir()]
+    folders = (face, face / "default_checkpoint", *(face / room for room in FACE_ROOMS))
+    own = [file for folder in folders for file in folder.iterdir()]
     files = {file.relative_to(ROOT).as_posix() for file in own if file.is_file()}
     for room in ROOMS:
         files |= {

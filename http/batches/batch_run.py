@@ -141,7 +141,9 @@ class BatchRun:
 
         async def answer(line: Line) -> None:
             # A fault that its validation did not find: --max-request-bytes or --max-request-values was higher then.
-            buffer.add(await runner.run(line) if line.fault is None else not_run(line, line.fault))
+            result = await runner.run(line) if line.fault is None else not_run(line, line.fault)
+            buffer.add(result)
+            self.context.observer.metrics.count_line(succeeded=result.succeeded)
 
         async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:
             async for line in lines:

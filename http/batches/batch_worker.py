@@ -71,6 +71,7 @@ class BatchWorker:
         # It waits for all of them: the last may have been cancelled while it waited for the others.
         task = asyncio.create_task(self._drive(batch_id, tuple(tasks)))
         tasks.append(task)
+        self._context.observer.metrics.note_batches(len(self._tasks))
         task.add_done_callback(lambda done: self._forget(batch_id, done))
 
     async def stop(self) -> None:
@@ -86,6 +87,7 @@ class BatchWorker:
         tasks.remove(task)
         if not tasks:
             del self._tasks[batch_id]
+            self._context.observer.metrics.note_batches(len(self._tasks))
 
     async def _drive(self, batch_id: str, before: Sequence[asyncio.Task[None]]) -> None:
         if before:

@@ -117,6 +117,8 @@ class OutputStream:
         """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""
         if self._record is not None:
             self._record.end(error)
+            if error is not None and self._origin is not None:
+                self._context.observer.errors.note_failure(self._origin, error)
 
     def _begin_record(self, stack: contextlib.AsyncExitStack) -> None:
         if self._origin is None:

@@ -62,6 +62,7 @@ def request_options(body: PromptFields) -> RequestOptions:
         priority=body.priority,
         timeout=body.timeout,
         routed_dp_rank=body.routed_dp_rank,
+        timeline=body.record_timeline if isinstance(body, SamplingFields) else None,
     )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
+from palladio.http.observability.timeline_fields import timeline_fields
 from palladio.runtime.interface.messages import LiveRequest, QueueState
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
@@ -13,20 +14,28 @@ from palladio.runtime.interface.outputs import (
     RequestTrace,
     WaitTimes,
 )
+from palladio.runtime.interface.timeline import Timeline
 
 Story = RequestOutput | LiveRequest  # of a sample that has ended, or of one that has not
 
 
-def explain_record(record: RequestRecord, live: dict[int, LiveRequest], max_running: int) -> dict[str, Any]:
+def explain_record(
+    record: RequestRecord, live: dict[int, LiveRequest], max_running: int, only: int | None = None
+) -> dict[str, Any]:
     """The answer of /v1/requests/{id}/explain.
 
     Args:
         live: what the engine says of samples that have not ended, by their index in the request.
         max_running: requests that run at once, at most.
+        only: the index of the only sample to explain; None: all.
     """
-    samples = [
-        _sample(record, index, sample, live.get(index), max_running) for index, sample in enumerate(record.samples)
-    ]
+    samples, num_shown = [], 0
+    for index, sample in enumerate(record.samples):
+        if only is None or index == only:
+            fields = _sample(record, index, sample, live.get(index), max_running)
+            timeline = _timeline(sample, live.get(index), num_shown)
+            num_shown += len(timeline.get("timeline", {}).get("records", ()))
+            samples.append(fields | timeline)
     states = {sample["status"] for sample in samples}
     under_way = "waiting" if states == {"waiting"} else "running"
     texts = [sample["summary"] for sample in samples]
@@ -72,6 +81,15 @@ def _sample(
     if queue is not None:
         answer |= {f"queue_{name}": value for name, value in dataclasses.asdict(queue).items()}
     return answer
+
+
+def _timeline(sample: SampleRecord, live: LiveRequest | None, num_shown: int) -> dict[str, Any]:
+    """Nothing, if the request has not asked for it."""
+    known = None if sample.trace is None else sample.trace.timeline
+    news = None if live is None or sample.end is not None else live.trace.timeline
+    if known is None and news is None:
+        return {}
+    return {"timeline": timeline_fields(known or Timeline(), news, num_shown)}
 
 
 def _status(record: RequestRecord, sample: SampleRecord, live: LiveRequest | None) -> str:

@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from palladio.http.observability.front_metrics import FRONT_METRICS
 from palladio.http.observability.metric import Family, Labels, Metric, Samples, families, one
 from palladio.http.observability.request_record import FrontMetrics
+from palladio.http.observability.router_metrics import ROUTER_LIMITS, ROUTER_METRICS
 from palladio.runtime.interface.messages import BucketSteps, EngineReady, EngineStats, RankStats
-from palladio.runtime.telemetry.logs import Histogram
 
 _NO_RANK = "(none)"  # the dp_rank of requests that wait, and have no rank yet
 
@@ -63,20 +64,8 @@ class _SnapshotCollector(Collector):
         yield from families(FRONT_METRICS, snapshot.front, labels)
         yield from families(LIMIT_METRICS, snapshot.info, labels)
         yield from families(ENGINE_METRICS, snapshot.stats, labels)
-
-
-def _histogram(read: Callable[[FrontMetrics], Histogram | None]) -> Callable[[FrontMetrics], Samples | None]:
-    """One of the front's; None: it was not asked for."""
-
-    def samples(front: FrontMetrics) -> Samples | None:
-        histogram = read(front)
-        return None if histogram is None else [({}, histogram.data())]
-
-    return samples
-
-
-def _total(name: str) -> Callable[[FrontMetrics], Samples]:
-    return lambda front: [({}, front.totals[name])]
+        yield from families(ROUTER_LIMITS, snapshot.info, labels)
+        yield from families(ROUTER_METRICS, snapshot.stats, labels)
 
 
 def _per_rank(read: Callable[[RankStats], float]) -> Callable[[EngineStats], Samples]:
@@ -134,91 +123,7 @@ SERVER_METRICS: tuple[Metric[Snapshot], ...] = (
         "1 while the engine accepts requests and responds",
         one(lambda snapshot: snapshot.is_up),
     ),
-    Metric(
-        "counter",
-        "palladio:engine_restarts",
-        "Engine restarts after a failure",
-        one(lambda snapshot: snapshot.num_restarts),
-    ),
-)
-FRONT_METRICS: tuple[Metric[FrontMetrics], ...] = (
-    Metric(
-        "histogram",
-        "sglang:time_to_first_token_seconds",
-        "From a request's arrival to its first token",
-        _histogram(lambda front: front.first_token),
-    ),
-    Metric(
-        "histogram",
-        "sglang:inter_token_latency_seconds",
-        "Time between two tokens of a sample",
-        _histogram(lambda front: front.inter_token),
-    ),
-    Metric(
-        "histogram",
-        "sglang:request_time_per_output_token_seconds",
-        "Mean time per output token of a sample, after its first token",
-        _histogram(lambda front: front.per_token),
-    ),
-    Metric(
-        "histogram",
-        "sglang:e2e_request_latency_seconds",
-        "From a request's arrival to a sample's end",
-        _histogram(lambda front: front.whole_request),
-    ),
-    Metric(
-        "histogram",
-        "sglang:queue_time_seconds",
-        "From a request's arrival to its admission",
-        _histogram(lambda front: front.queue),
-    ),
-    Metric(
-        "histogram",
-        "sglang:per_stage_req_latency_seconds",
-        "Time of a sample in each stage",
-        lambda front: [({"stage": name}, stage.data()) for name, stage in front.stages.items()],
-    ),
-    Metric(
-        "histogram",
-        "sglang:prompt_tokens_histogram",
-        "Prompt tokens per request",
-        _histogram(lambda front: front.prompt_tokens),
-    ),
-    Metric(
-        "histogram",
-        "sglang:generation_tokens_histogram",
-        "Generated tokens per sample",
-        _histogram(lambda front: front.generation_tokens),
-    ),
-    Metric("counter", "sglang:prompt_tokens", "Prompt tokens of finished requests", _total("prompt_tokens")),
-    Metric("counter", "sglang:generation_tokens", "Generated tokens", _total("generation_tokens")),
-    Metric("counter", "sglang:cached_tokens", "Prompt tokens found in the prefix cache", _total("cached_tokens")),
-    Metric("counter", "sglang:num_requests", "Finished requests", _total("requests")),
-    Metric("counter", "sglang:num_aborted_requests", "Aborted requests", _total("aborted_requests")),
-    Metric(
-        "counter",
-        "sglang:http_requests",
-        "HTTP requests",
-        lambda front: [
-            ({"endpoint": path, "method": method}, count) for (path, method), count in front.http_requests.items()
-        ],
-    ),
-    Metric(
-        "counter",
-        "sglang:http_responses",
-        "HTTP responses by status",
-        lambda front: [
-            ({"endpoint": path, "method": method, "status_code": str(status)}, count)
-            for (path, method, status), count in front.http_responses.items()
-        ],
-    ),
-    Metric(
-        "counter",
-        "palladio:ignored_fields",
-        "Fields of requests that had no effect, by the code of their warning",
-        lambda front: [({"code": code}, count) for code, count in front.warnings.items()],
-    ),
-    Metric("gauge", "sglang:http_requests_active", "HTTP requests in progress", one(lambda front: front.http_active)),
+    Metric("counter", "palladio:engine_restarts", "Engine restarts after a failure", one(lambda own: own.num_restarts)),
 )
 LIMIT_METRICS: tuple[Metric[EngineReady], ...] = (
     Metric("gauge", "sglang:max_total_num_tokens", "Capacity of the KV cache in tokens", _capacities),
@@ -294,6 +199,7 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
     Metric("gauge", "sglang:spec_accept_rate", "Share of right drafts", _per_rank(lambda p: p.drafts.accept_rate)),
     Metric("counter", "palladio:draft_rows", "Rows with drafts", _per_rank(lambda part: part.num_draft_rows)),
     Metric("counter", "palladio:draft_tokens", "Room for drafts", _per_rank(lambda part: part.num_draft_tokens)),
+    Metric("counter", "palladio:prefill_tokens", "Computed prompt tokens", _per_rank(lambda p: p.num_prefill_tokens)),
     Metric("counter", "palladio:accepted_drafts", "Right drafts", _per_rank(lambda part: part.num_accepted_drafts)),
     Metric(
         "gauge",
@@ -306,6 +212,11 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "palladio:cached_tokens_held",
         "Tokens in the prefix cache",
         _per_rank(lambda part: part.num_cached_tokens),
+    ),
+    Metric("gauge", "palladio:snapshots_held", "Snapshots of states", _per_rank(lambda part: part.num_snapshots)),
+    Metric("counter", "palladio:snapshot_hits", "Hits at snapshots", _per_rank(lambda part: part.num_snapshot_hits)),
+    Metric(
+        "counter", "palladio:evicted_snapshots", "Lost to others", _per_rank(lambda part: part.num_evicted_snapshots)
     ),
     Metric(
         "counter",

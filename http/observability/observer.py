@@ -3,12 +3,15 @@
 import collections
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from palladio.http.observability.explanation import describe_timings, timing_fields
 from palladio.http.observability.profile_folder import ProfileFolder
+from palladio.http.observability.recent_errors import RecentErrors
 from palladio.http.observability.request_log import RequestLog
-from palladio.http.observability.request_record import FinishedRequests, FrontMetrics, Origin, RequestRecord
+from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
 from palladio.http.observability.spans import Spans
+from palladio.http.observability.timeline_fields import TimelineBudget
 from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -33,6 +36,7 @@ class Observer:
         live: the requests that have not ended, by owner and id.
         finished: the last ones that have.
         profiles: where they may be written.
+        errors: the last ones.
     """
 
     def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
@@ -40,9 +44,11 @@ class Observer:
         self.live: dict[tuple[str, str], RequestRecord] = {}
         self.finished = FinishedRequests(config.num_explained_requests)
         self.profiles = ProfileFolder(config.profile_folder)
+        self.errors = RecentErrors()
         self._log = RequestLog(config) if config.log_requests else None
         self._spans = spans
         self._ignored: collections.Counter[str] = collections.Counter()  # by the path of the field
+        self._timelines = TimelineBudget()
         self._logs_times = config.enable_request_time_stats_logging
 
     def begin(
@@ -92,6 +98,8 @@ class Observer:
         if self.live.get(key) is record:
             del self.live[key]
         self.finished.add(record)
+        if any(request.options.timeline for request in record.requests):
+            self._timelines.add(record)
         if self._log is not None and record.origin.is_logged:
             self._log.ended(record)
         if self._logs_times:
@@ -109,3 +117,45 @@ class Observer:
         if self._spans is not None:
             self._spans.record(record)
         record.forget_texts()
+
+
+SAMPLES_EACH: Final = 8  # of a remembered request, on average: one request may have thousands
+
+
+class FinishedRequests:
+    """Remembers so many requests; each is found by its own id, by those of its prompts, and by its X-Request-Id, the
+    latest of equals.
+
+    Args:
+        size: how many; fewer if they have more than SAMPLES_EACH samples on average.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._num_samples = 0
+        self._records: collections.deque[RequestRecord] = collections.deque()
+        self._by_id: dict[str, list[RequestRecord]] = {}  # the latest comes last
+
+    def add(self, record: RequestRecord) -> None:
+        if self._size == 0:
+            return
+        self._records.append(record)
+        self._num_samples += len(record.samples)
+        for name in set(record.names):
+            self._by_id.setdefault(name, []).append(record)
+        while len(self._records) > self._size or (
+            self._num_samples > SAMPLES_EACH * self._size and len(self._records) > 1
+        ):
+            self._forget(self._records.popleft())
+
+    def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
+        records = reversed(self._by_id.get(request_id, ()))
+        return next((record for record in records if caller.may_see(record.origin.owner)), None)
+
+    def _forget(self, record: RequestRecord) -> None:
+        self._num_samples -= len(record.samples)
+        for name in set(record.names):
+            records = self._by_id[name]
+            records.remove(record)  # the first: it is the oldest of all
+            if not records:
+                del self._by_id[name]

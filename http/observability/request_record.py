@@ -4,21 +4,20 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import (
     FinishReason,
-    RefusedOutputError,
     RequestOutput,
     RequestTimes,
     RequestTimings,
     RequestTrace,
 )
+from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.telemetry.logs import Histogram
 
 # Upper bounds, seconds. They reach from a single short answer to a long one behind a long queue.
@@ -43,6 +42,7 @@ class FrontMetrics:
     http_requests: by (endpoint, method); http_responses: by (endpoint, method, status).
     http_active: requests under way.
     warnings: fields of requests that have no effect, by code.
+    batch_lines: of batches, by how they ended. live_batches: those that have not ended.
     """
 
     def __init__(self, config: ObservabilityConfig) -> None:
@@ -61,6 +61,16 @@ class FrontMetrics:
         self.http_responses: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self.http_active = 0
         self.warnings: collections.Counter[str] = collections.Counter()
+        self.batch_lines: collections.Counter[str] = collections.Counter()
+        self.live_batches = 0
+
+    def note_batches(self, live: int) -> None:
+        """There are so many now."""
+        self.live_batches = live
+
+    def count_line(self, *, succeeded: bool) -> None:
+        """A line of a batch has its result."""
+        self.batch_lines["completed" if succeeded else "failed"] += 1
 
     def begin_http(self) -> None:
         """A request has come."""
@@ -352,45 +362,3 @@ def _was_admitted(end: RequestOutput) -> bool:
 def _is_abort(end: RequestOutput | None) -> bool:
     finish: FinishReason | None = None if end is None else end.finish
     return finish is not None and finish.type == "abort"
-
-
-SAMPLES_EACH: Final = 8  # of a remembered request, on average: one request may have thousands
-
-
-class FinishedRequests:
-    """Remembers so many requests; each is found by its own id, by those of its prompts, and by its X-Request-Id, the
-    latest of equals.
-
-    Args:
-        size: how many; fewer if they have more than SAMPLES_EACH samples on average.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._num_samples = 0
-        self._records: collections.deque[RequestRecord] = collections.deque()
-        self._by_id: dict[str, list[RequestRecord]] = {}  # the latest comes last
-
-    def add(self, record: RequestRecord) -> None:
-        if self._size == 0:
-            return
-        self._records.append(record)
-        self._num_samples += len(record.samples)
-        for name in set(record.names):
-            self._by_id.setdefault(name, []).append(record)
-        while len(self._records) > self._size or (
-            self._num_samples > SAMPLES_EACH * self._size and len(self._records) > 1
-        ):
-            self._forget(self._records.popleft())
-
-    def find(self, request_id: str, caller: Caller) -> RequestRecord | None:
-        records = reversed(self._by_id.get(request_id, ()))
-        return next((record for record in records if caller.may_see(record.origin.owner)), None)
-
-    def _forget(self, record: RequestRecord) -> None:
-        self._num_samples -= len(record.samples)
-        for name in set(record.names):
-            records = self._by_id[name]
-            records.remove(record)  # the first: it is the oldest of all
-            if not records:
-                del self._by_id[name]

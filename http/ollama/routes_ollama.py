@@ -1,4 +1,4 @@
-"""Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version, and GET /."""
+"""Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version."""
 
 import datetime
 import hashlib
@@ -95,11 +95,6 @@ def served_name(context: Context, asked: str) -> str:
 
 
 def _add_models(router: APIRouter, context: Context) -> None:
-    @router.get("/", response_model=None)
-    async def root() -> Response:
-        """Some clients look here whether there is a server."""
-        return Response("Palladio is running", media_type="text/plain")
-
     @router.get("/api/version")
     async def version() -> dict[str, str]:
         return {"version": VERSION}

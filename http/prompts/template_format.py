@@ -20,6 +20,8 @@ from palladio.runtime.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
+_LEAST_TEKKEN = 7  # earlier versions write prompts otherwise; their checkpoints have templates
+_THINKING = ("[THINK]", "[/THINK]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,14 +108,21 @@ def _is_content(node: nodes.Node, names: set[str]) -> bool:
 
 
 @functools.cache
-def _harmony_template() -> str:
-    logger.info("The model has no chat template; the built-in one of gpt-oss is used")
-    return (_BUILT_IN / "gpt-oss.jinja").read_text(encoding="utf-8")
+def _built_in(name: str, settings: str = "") -> str:
+    logger.info("The model has no chat template; the built-in one is used: %s", name)
+    return settings + (_BUILT_IN / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def built_in_template(tokenizer: Tokenizer) -> str | None:
     """Of the family of a model that has no template, if its tokens tell the family."""
-    return _harmony_template() if tokenizer.is_harmony else None
+    if tokenizer.is_harmony:
+        return _built_in("gpt-oss")
+    version = tokenizer.tekken_version
+    if version is None or version < _LEAST_TEKKEN:
+        return None
+    thinks = all(tokenizer.added_id(mark) is not None for mark in _THINKING)
+    marks = f"{{%- set marks_of_thinking = {list(_THINKING)} -%}}" if thinks else ""
+    return _built_in("mistral-tekken", f"{{%- set tekken_version = {version} -%}}{marks}")
 
 
 def load_template(name: str) -> str | dict[str, str]:

@@ -3,6 +3,7 @@
 import types
 from collections.abc import Mapping
 
+from palladio.http.reasoning.appended import AppendingFamily
 from palladio.http.reasoning.family import ReasoningFamily, TagFamily
 from palladio.http.reasoning.harmony import HarmonyFamily
 from palladio.runtime.interface.errors import ConfigError
@@ -22,6 +23,7 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     TagFamily("glm45", toggle="enable_thinking", closers=_HERMES_CALL),
     TagFamily("mistral", "[THINK]", "[/THINK]"),
     TagFamily("minimax", begins=True, closers=("<minimax:tool_call>",)),
+    AppendingFamily("minimax-append-think", begins=True, closers=("<minimax:tool_call>",)),
     TagFamily("step3", begins=True),
     TagFamily("mimo", toggle="enable_thinking", closers=_HERMES_CALL),
     TagFamily("interns1", toggle="enable_thinking"),
@@ -49,8 +51,11 @@ ALIASES: Mapping[str, str] = types.MappingProxyType(
         "openai_gptoss": "gpt-oss",
         "glm4_moe": "glm45",
         "minimax_m2": "minimax",
+        "minimax_m2_append_think": "minimax-append-think",
+        "olmo3": "qwen3-thinking",
         "step3p5": "step3",
         "nemotron_v3": "nemotron_3",
+        "nano_v3": "nemotron_3",
     }
 )
 

@@ -32,16 +32,30 @@ from palladio.runtime.interface.outputs import RequestOutput
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompletionInput:
+    """What the engine is to be told.
+
+    Attributes:
+        prompts: as they were given. prompt_ids: as token ids.
+        params: of each of them.
+        truncation: what became of long ones.
+    """
+
+    name: str
+    requests: list[GenerationRequest]
+    prompts: Sequence[str | list[int]]
+    prompt_ids: list[list[int]]
+    params: SamplingParams
+    truncation: Truncation | None
+
+
+async def read_completion(context: Context, call: Call, body: CompletionRequest) -> CompletionInput:
     """
     Raises:
-        PalladioError: what went wrong before the status was sent.
-        HttpError: the client went away.
+        InvalidRequestError: a field is wrong, or has no effect with this model.
     """
-    context.require_generation()
     received = time.time()
-    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    model = context.model_name(body.model)
     grammar, grammar_field = structured_output(body, call.names)
     call.names.add(FieldNames(paths={"grammar": grammar_field}))
     params, options = _params(body, context, grammar), call.options(body)
@@ -53,7 +67,6 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     prompt_ids = await encode_prompts(
         context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
     )
-    echoes = _echoes(context, _shown(prompts, prompt_ids, truncation), params) if body.echo else None
     requests = [
         GenerationRequest(
             *(request_id, ids, params),
@@ -65,6 +78,22 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         )
         for position, (request_id, ids) in enumerate(zip(numbered_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
+    return CompletionInput(name, requests, prompts, prompt_ids, params, truncation)
+
+
+async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: the client went away.
+    """
+    context.require_generation()
+    received = time.time()
+    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
+    model = context.model_name(body.model)
+    read = await read_completion(context, call, body)
+    name, requests, params, prompt_ids = read.name, read.requests, read.params, read.prompt_ids
+    echoes = _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
     stream = OutputStream(context, requests, name=name, origin=origin)
     head = {
         "id": name,

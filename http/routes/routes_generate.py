@@ -158,6 +158,7 @@ def _expand(
         "timeout": body.timeout,
         "routed_dp_rank": body.routed_dp_rank,
         "owner": call.caller.owner,
+        "timeline": body.record_timeline,
     }
     requests, shown, _ = expand_requests(
         input_ids=prompts if embeds is None else None,

@@ -1,7 +1,9 @@
-"""The load as routers ask for it: SGLang's GET /v1/loads and /get_load, a data-parallel rank each, and vLLM's /load."""
+"""The load as routers ask for it: SGLang's GET /v1/loads and /get_load, a data-parallel rank each; vLLM's /load and
+/is_sleeping."""
 
 import datetime
 import time
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -11,18 +13,21 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.engine_stats import EngineStatsReader
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import RankStats
+from palladio.runtime.interface.messages import EngineStats, RankStats
+
+_SECTIONS = frozenset(("core", "memory", "spec", "lora", "disagg", "queues", "all"))  # SGLang's
+_GB = 1 << 30
 
 
 def load_router(context: Context) -> APIRouter:
     router, reader = APIRouter(), EngineStatsReader(context.engine)
 
-    async def read() -> list[RankStats]:
+    async def read() -> EngineStats:
         context.require_ready()
         stats = await reader.read()
         if stats is None:
             raise HttpError(ErrorBody(503, "the engine does not answer now; try again soon", code="unhealthy"))
-        return stats.by_rank
+        return stats
 
     @router.get("/v1/loads")
     async def loads(
@@ -31,18 +36,24 @@ def load_router(context: Context) -> APIRouter:
         format: Literal["json"] = "json",  # noqa: A002
     ) -> dict[str, Any]:
         """Requests and tokens of each data-parallel rank, or of the one of `dp_rank`."""
-        others = {name.strip() for name in include.split(",")} - {"core", "all"}
-        if others:
+        asked = {name.strip() for name in include.split(",") if name.strip()}
+        if others := asked - _SECTIONS:
             raise InvalidRequestError(
-                f"include: {', '.join(sorted(others))!r} is not available, only core is; GET /server_info has more",
+                f"include: there is no {', '.join(sorted(others))!r}; it takes {', '.join(sorted(_SECTIONS))}",
                 param="include",
             )
-        ranks = await read()
+        stats = await read()
+        ranks = stats.by_rank
         max_running = context.engine.info.max_running_requests // len(ranks)
         return {
             "timestamp": datetime.datetime.now(datetime.UTC).isoformat(),
             "version": __version__,
-            "loads": [_load(rank, part, max_running) for rank, part in enumerate(ranks) if dp_rank in (None, rank)],
+            "dp_rank_count": len(ranks),
+            "loads": [
+                _load(rank, part, max_running) | _sections(stats, part, set(_SECTIONS) if "all" in asked else asked)
+                for rank, part in enumerate(ranks)
+                if dp_rank in (None, rank)
+            ],
         }
 
     @router.get("/get_load")
@@ -58,13 +69,18 @@ def load_router(context: Context) -> APIRouter:
                 "num_pending_tokens": part.num_waiting_tokens,
                 "ts_tic": now,
             }
-            for rank, part in enumerate(await read())
+            for rank, part in enumerate((await read()).by_rank)
         ]
 
     @router.get("/load")
     async def server_load() -> dict[str, int]:
         """How many requests there are; the engine is not asked."""
         return {"server_load": len(context.observer.live)}
+
+    @router.get("/is_sleeping")
+    async def is_sleeping() -> dict[str, bool]:
+        """Whether memory is released: then nothing can be generated until it is resumed."""
+        return {"is_sleeping": context.engine.state == "released"}
 
     return router
 
@@ -75,6 +91,7 @@ def _load(rank: int, part: RankStats, max_running: int) -> dict[str, Any]:
         "dp_rank": rank,
         "num_running_reqs": part.num_running,
         "num_waiting_reqs": part.num_waiting,
+        "num_total_reqs": part.num_running + part.num_waiting,
         "num_used_tokens": part.num_used_tokens,
         "num_total_tokens": part.num_used_tokens + part.num_waiting_tokens,
         "max_total_num_tokens": part.num_total_tokens,
@@ -83,3 +100,37 @@ def _load(rank: int, part: RankStats, max_running: int) -> dict[str, Any]:
         "gen_throughput": round(part.last_gen_throughput, 2),
         "cache_hit_rate": round(hits / prompts, 4) if prompts else 0.0,
     }
+
+
+def _sections(stats: EngineStats, part: RankStats, asked: Collection[str]) -> dict[str, Any]:
+    """What is asked for beside core. A section that this server has nothing of is left out, as in SGLang."""
+    found: dict[str, Any] = {}
+    if "memory" in asked:
+        memory = stats.memory
+        found["memory"] = {
+            "weight_gb": round(memory.weights / _GB, 3),
+            "kv_cache_gb": round(memory.kv_cache / _GB, 3),
+            "graph_gb": round(memory.workspace / _GB, 3),
+            "token_capacity": part.num_total_tokens,
+        }
+    if "spec" in asked and part.num_draft_rows:
+        drafts = part.drafts
+        found["speculative"] = {
+            "accept_length": round(drafts.accept_length, 4),
+            "accept_rate": round(drafts.accept_rate, 4),
+        }
+    if "disagg" in asked:
+        found["disaggregation"] = {"mode": "null"} | dict.fromkeys(_OF_DISAGGREGATION, 0)
+    if "queues" in asked:
+        grammar = stats.unassigned.num_waiting if len(stats.ranks) == 1 else 0  # else it has no rank yet
+        retracted = part.num_retracted_waiting
+        waiting = part.num_waiting - grammar
+        found["queues"] = {"waiting": waiting, "grammar": grammar, "paused": 0, "retracted": retracted}
+    return found
+
+
+_OF_DISAGGREGATION = (
+    *("prefill_prealloc_queue_reqs", "prefill_inflight_queue_reqs", "decode_prealloc_queue_reqs"),
+    *("decode_transfer_queue_reqs", "decode_retracted_queue_reqs", "kv_transfer_speed_gb_s"),
+    "kv_transfer_latency_ms",
+)

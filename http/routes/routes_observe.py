@@ -1,9 +1,10 @@
 """What the server tells about itself and its requests: metrics, explanations, profiles."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
 
 from palladio.http.generation.context import Context
 from palladio.http.observability.engine_stats import EngineStatsReader
@@ -15,7 +16,7 @@ from palladio.http.security.admin_access import check_admin_access
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
-from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError
 from palladio.runtime.interface.messages import EngineReady, LiveRequest
 
 
@@ -55,8 +56,8 @@ def _limits(context: Context) -> EngineReady | None:
 
 
 def _add_explain(router: APIRouter, context: Context) -> None:
-    @router.get("/v1/requests/{request_id:path}/explain")  # an id may hold slashes
-    async def explain(request_id: str, caller: CallerOf) -> dict[str, Any]:
+    @router.get("/v1/requests/{request_id:path}/explain", response_model=None)  # an id may hold slashes
+    async def explain(request_id: str, caller: CallerOf, sample: str | None = None) -> Response:
         """Where a request's time went or goes: one that runs, or one of the last --num-explained-requests."""
         record = context.observer.find(request_id, caller)
         if record is None:
@@ -68,8 +69,24 @@ def _add_explain(router: APIRouter, context: Context) -> None:
                     code="request_not_found",
                 )
             )
+        only = _index_of(sample, len(record.samples))
         live = await _ask_about(context, record) if record.status == "live" else {}
-        return explain_record(record, live, context.engine.info.max_running_requests)
+        told = explain_record(record, live, context.engine.info.max_running_requests, only)
+        return JSONResponse(told)  # not by way of pydantic: a timeline may have thousands of records
+
+
+def _index_of(sample: str | None, count: int) -> int | None:
+    """The index of the only sample that is asked for; None: all are.
+
+    Raises:
+        InvalidRequestError: there is no such sample.
+    """
+    if sample is None:
+        return None
+    if not (sample.isascii() and sample.isdigit() and len(sample) < 10 and int(sample) < count):
+        message = f"sample must be the index of one of the request's {count} samples, 0 … {count - 1}, got {sample!r}"
+        raise InvalidRequestError(message, param="sample")
+    return int(sample)
 
 
 async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveRequest]:

@@ -1,4 +1,4 @@
-"""Who may profile, and who may change the running model: those who run the server.
+"""Who may profile, who may change the running model, and who may watch the engine: those who run the server.
 
 A trace slows the engine down and fills memory and disk; other weights, or none, concern every caller.
 """
@@ -7,6 +7,7 @@ import ipaddress
 
 from starlette.requests import Request
 
+from palladio.http.security.callers import ADMIN, Caller, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import ErrorBody, HttpError
 
@@ -31,6 +32,27 @@ def check_admin_access(config: HttpConfig, request: Request, action: str) -> Non
             f"without keys, {action} is only for clients on the server's own machine (and not through a proxy): start "
             "the server with --admin-api-key, and send that key"
         )
+
+
+def check_operator_access(callers: Callers, caller: Caller) -> None:
+    """With an admin key, that one. Else whoever may use the server, who then sees what its key may see.
+
+    Raises:
+        HttpError: 401: no key came; 403: a key of others.
+    """
+    if not callers.has_admin_keys or caller.owner == ADMIN:
+        return
+    if not caller.owner:
+        raise HttpError(
+            ErrorBody(
+                401,
+                "the dashboard needs the admin key (--admin-api-key): send 'Authorization: Bearer KEY' or "
+                "'x-api-key: KEY'",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        )
+    raise _refusal("this API key is valid, but the dashboard needs the admin key (--admin-api-key)")
 
 
 def _refusal(message: str) -> HttpError:

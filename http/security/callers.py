@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -273,17 +273,22 @@ CONTROL_PATHS = frozenset(
 
 class KeyAuth(Guard):
     """Answers 401 unless the request brings a key, as a bearer or as x-api-key. Probes and OPTIONS pass. Who asks
-    becomes `request.state.caller`."""
+    becomes `request.state.caller`.
 
-    def __init__(self, app: ASGIApp, callers: Callers) -> None:
+    Args:
+        open_paths: routes that need no key.
+    """
+
+    def __init__(self, app: ASGIApp, callers: Callers, open_paths: Set[str] = OPEN_PATHS) -> None:
         super().__init__(app)
         self._callers = callers
+        self._open_paths = open_paths
 
     def _refusal(self, scope: Scope) -> ErrorBody | None:
         path, callers = route_path(scope), self._callers
         caller = callers.find(_given_keys(Headers(scope=scope)))
         is_control = path in CONTROL_PATHS and callers.has_admin_keys
-        needs_key = (callers.has_keys or is_control) and path not in OPEN_PATHS and scope["method"] != "OPTIONS"
+        needs_key = (callers.has_keys or is_control) and path not in self._open_paths and scope["method"] != "OPTIONS"
         is_enough = caller is not None and (not is_control or caller.owner == ADMIN)
         if not needs_key or is_enough:
             scope["state"]["caller"] = caller or callers.of_owner("")

@@ -89,6 +89,8 @@ class HttpConfig:
             them.
         enable_ssl_refresh: Reload the certificate files when they change, for new connections.
         root_path: URL prefix that a reverse proxy strips.
+        ui: Serve browsers the chat page at / and the dashboard at /dashboard. They need no key themselves and ask the
+            user for one.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
         log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.
@@ -135,6 +137,7 @@ class HttpConfig:
     ssl_ca_certs: str | None = None
     enable_ssl_refresh: bool = False
     root_path: str = ""
+    ui: bool = True
     drain_timeout: float = 60.0
     log_level: str = "info"
     log_level_http: str | None = None

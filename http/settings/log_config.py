@@ -10,6 +10,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.telemetry.logs import JsonFormatter, LogFormat, fields
 
 PROBES = frozenset({"/health", "/healthz", "/health_generate", "/livez", "/ping", "/ready", "/readyz", "/v1/models"})
+DASHBOARD = "/dashboard/data"
 
 _logger = logging.getLogger("uvicorn.error")
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "auth", "credential", "signature")
@@ -28,7 +29,8 @@ class MaskSecrets(logging.Filter):
 class QuietProbes(logging.Filter):
     """Logs the first of a row of probes that find the server not ready (503), and how many followed when that ends.
 
-    Those who start a server poll it several times a second: hundreds of lines would hide what the start says.
+    Those who start a server poll it several times a second: hundreds of lines would hide what the start says. Answers
+    to an open dashboard, one a second, are left out.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class QuietProbes(logging.Filter):
         _, method, url, _, status = record.args  # type: ignore[misc]
         path = str(url).partition("?")[0]
         if method not in ("GET", "HEAD") or path not in PROBES:
-            return True
+            return not (path.endswith(DASHBOARD) and status == 200)  # whatever prefix a proxy has left on
         if status == 503:
             is_first = path not in self._num_hidden
             self._num_hidden[path] = 0 if is_first else self._num_hidden[path] + 1

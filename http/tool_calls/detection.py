@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 # strings that a template for tools has to write → format; the first row of which all are there counts
 _IN_TEMPLATE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<function=", "<parameter="), "qwen3_coder"),
+    (("</arg_key><arg_value>",), "glm47"),
     (("<arg_key>", "<arg_value>"), "glm45"),
     (("<｜tool▁calls▁begin｜>", "```json"), "deepseekv3"),
     (("<｜tool▁calls▁begin｜>",), "deepseekv31"),
@@ -20,6 +21,7 @@ _IN_TEMPLATE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<|channel|>", "commentary"), "gpt-oss"),
     (("[TOOL_CALLS]",), "mistral"),
     (("<minimax:tool_call>",), "minimax-m2"),
+    (("<|action_start|>",), "internlm"),
     (("<steptml:invoke",), "step3"),
     (("<|tool_call_start|>",), "lfm2"),
     (("<|START_ACTION|>",), "cohere_command4"),
@@ -35,6 +37,8 @@ _BY_MODEL_TYPE: Mapping[str, str] = {
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), "qwen25"),
     "gpt_oss": "gpt-oss",
     "deepseek_v3": "deepseekv3",
+    **dict.fromkeys(("internlm2", "internlm3"), "internlm"),
+    **dict.fromkeys(("glm4_moe_lite",), "glm47"),
     "kimi_k2": "kimi_k2",
     "glm4_moe": "glm45",
     "minimax_m2": "minimax-m2",

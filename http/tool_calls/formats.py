@@ -9,6 +9,7 @@ from palladio.http.tool_calls.grammar import CallSyntax, json_arguments
 from palladio.http.tool_calls.json_families import (
     DeepSeekParser,
     GptOssParser,
+    InternlmParser,
     KimiK2Parser,
     Llama3Parser,
     MistralParser,
@@ -120,6 +121,21 @@ def _kimi() -> ToolFormat:
         trigger=family.SECTION,
     )
     return ToolFormat("kimi_k2", family, syntax)
+
+
+def _internlm() -> ToolFormat:
+    family = InternlmParser
+    opening = f"{family.ACTION}{family.PLUGIN}\n"
+    syntax = CallSyntax(
+        begin=_json_begin("parameters"),
+        end="}",
+        opening=opening,
+        separator=f"{family.END}\n{opening}",
+        closing=family.END,
+        marks=(family.ACTION, family.PLUGIN, family.END),
+        trigger=family.ACTION,
+    )
+    return ToolFormat("internlm", family, syntax)
 
 
 def _mistral(name: str, *, compact: bool) -> ToolFormat:
@@ -274,6 +290,7 @@ FORMATS: Mapping[str, ToolFormat] = {
         _deepseek("deepseekv3", fenced=True),
         _deepseek("deepseekv31", fenced=False),
         _kimi(),
+        _internlm(),
         _gpt_oss(),
         _glm("glm45", gap="\n"),
         _glm("glm47", gap=""),

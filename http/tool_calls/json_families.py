@@ -60,6 +60,19 @@ class TaggedJsonParser(JsonCallParser):
             yield from self._json_call()
 
 
+class InternlmParser(TaggedJsonParser):
+    """What is for another tool than a function, such as `<|interpreter|>`, is content."""
+
+    ACTION, PLUGIN, END = "<|action_start|>", "<|plugin|>", "<|action_end|>"
+
+    def __init__(self, output: CallOutput) -> None:
+        super().__init__(output, Tags(self.ACTION, self.END))
+
+    def _calls(self) -> Step[None]:
+        yield from self._reader.expect_after_space(self.PLUGIN)
+        yield from super()._calls()
+
+
 class MistralParser(TaggedJsonParser):
     """The id that may stand in `[CALL_ID]` becomes the call's."""
 

@@ -20,6 +20,7 @@ _ALIASES_OF: Mapping[str, tuple[str, ...]] = {
     "minimax-m2": ("minimax_m2", "minimax"),
     "hunyuan": ("hunyuan_a13b",),
     "kimi_k2": ("kimi-k2",),
+    "internlm": ("internlm2", "interns1"),
     "json": ("none",),
 }
 ALIASES: Mapping[str, str] = {alias: name for name, aliases in _ALIASES_OF.items() for alias in aliases}

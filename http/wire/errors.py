@@ -261,12 +261,17 @@ def route_path(scope: Scope) -> str:
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Every error of a route, and of routing itself, gets the same body."""
+NoteError = Callable[[Scope, ErrorBody], None]  # is told of a request and the error that it is answered with
+
+
+def install_error_handlers(app: FastAPI, note: NoteError) -> None:
+    """Every error of a route, and of routing itself, gets the same body. Args: note: is told of those of routes."""
 
     async def known(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PalladioError | HttpError)
-        return error_body(exc, RequestNames.of(request.scope)).response(route_path(request.scope))
+        body = error_body(exc, RequestNames.of(request.scope))
+        note(request.scope, body)
+        return body.response(route_path(request.scope))
 
     async def routing(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)

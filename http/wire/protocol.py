@@ -302,6 +302,7 @@ class SamplingFields(SamplerFields, PromptFields):
     stream_options: StreamOptions | None = None
     usage: UsageOptions | None = None
     return_timings: bool | None = None
+    record_timeline: bool | None = None
     response_format: dict[str, Any] | None = None
     json_schema: str | dict[str, Any] | bool | None = None
     regex: str | None = None

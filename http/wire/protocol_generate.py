@@ -89,3 +89,4 @@ class GenerateRequest(NativeFields):
     top_logprobs_num: int | Annotated[list[int], Field(fail_fast=True)] | None = None
     token_ids_logprob: AskedIds | None = None
     return_text_in_logprobs: bool | None = None
+    record_timeline: bool | None = None

@@ -102,7 +102,7 @@ class Parameters:
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
         model = CausalLM(layout.config, context, kernels, mesh)
-        narrow = lies_narrow(context.activations, context.weights, kernels, mesh)
+        narrow = lies_narrow(context.activations, context.weights, kernels.target, mesh)
         _choose_kinds(model, layout, kernels, mesh, narrow=narrow)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
         structure, state = nnx.split(model)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
+from palladio.pallas_kernels.narrow_matmul import cpu_native
 from palladio.pallas_kernels.target import Target
 
 _MIN_ROWS = 2
@@ -20,7 +21,7 @@ def multiplies_bytes(target: Target, mesh: Mesh) -> bool:
 
 
 def byte_product(
-    x: jax.Array, values: jax.Array, zeros: jax.Array | None, inputs: int, activation_bits: int
+    x: jax.Array, values: jax.Array, zeros: jax.Array | None, inputs: int, activation_bits: int, native_rows: int = 0
 ) -> jax.Array:
     """x [T, in] times int8 values without their scales → f32[T, out…].
 
@@ -29,8 +30,11 @@ def byte_product(
         inputs: the dimension of `values` that is summed over.
         activation_bits: each row of x is rounded to so many bits, by its largest number. 8: one row of int8; 16: two,
             high and low, which one product multiplies.
+        native_rows: of so many rows or fewer, activations of 16 bits are not rounded, see NarrowProducts.
     """
     T = x.shape[0]
+    if native_rows >= T and activation_bits == 16 and inputs == 0:
+        return _native_product(x.astype(jnp.float32), values, zeros)
     rows, factors = _bytes(x) if activation_bits == 8 else _pairs_of_bytes(x)
     rows = jnp.pad(rows, ((0, max(0, _MIN_ROWS - rows.shape[0])), (0, 0)))
     sums = lax.dot_general(rows, values, (((1,), (inputs,)), ((), ())), preferred_element_type=jnp.int32)
@@ -40,6 +44,14 @@ def byte_product(
     wide = sums.astype(jnp.float32)
     out = wide[:T] if activation_bits == 8 else 256 * wide[:T] + wide[T : 2 * T]
     return out * factors.reshape(-1, *ones)
+
+
+def _native_product(x: jax.Array, values: jax.Array, zeros: jax.Array | None) -> jax.Array:
+    outputs = values.shape[1:]
+    out = cpu_native.int8_matmul(x, values.reshape(values.shape[0], -1)).reshape(-1, *outputs)
+    if zeros is None:
+        return out
+    return out - zeros.astype(jnp.float32) * jnp.sum(x, axis=1).reshape(-1, *(1 for _ in outputs))
 
 
 def _bytes(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -15,6 +15,7 @@ from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
+from palladio.pallas_kernels.target import Target
 
 BFLOAT16: np.dtype[Any] = jnp.dtype(jnp.bfloat16)
 
@@ -114,8 +115,8 @@ class Narrow(Weight):
         return (numbers.astype(jnp.bfloat16),)
 
 
-def lies_narrow(activations: DTypeLike, weights: DTypeLike, kernels: Kernels, mesh: Mesh) -> bool:
+def lies_narrow(activations: DTypeLike, weights: DTypeLike, target: Target, mesh: Mesh) -> bool:
     """Whether dense weights are Narrow ones: their layout follows from the platform and the two dtypes. Over several
     devices of a CPU, which serve tests alone, they are not: outputs that lie as one could not be split."""
     is_narrow = jnp.dtype(weights) == jnp.bfloat16 and jnp.dtype(activations) == jnp.float32
-    return is_narrow and kernels.target.platform == "cpu" and mesh.size == 1
+    return is_narrow and target.platform == "cpu" and mesh.size == 1

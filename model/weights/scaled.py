@@ -23,6 +23,7 @@ from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refusal_of_kernels
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ class Scaled(Weight):
         """x [T, in] → f32[T, out…]. Zero points are a product of their own: to subtract them first would have XLA:GPU
         make the widened weight."""
         if self.kind.storage == "int8" and multiplies_bytes(self.kernels.target, self.mesh):
-            return byte_product(x, values, zeros, self.inputs, self.kind.activation_bits) * scales
+            native_rows = NarrowProducts.of(self.kernels.target).native_rows
+            return byte_product(x, values, zeros, self.inputs, self.kind.activation_bits, native_rows) * scales
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:

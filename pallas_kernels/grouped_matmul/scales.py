@@ -43,11 +43,15 @@ class Scales:
         return (wide * factors).astype(dtype)
 
 
-def unpacked(stored: jax.Array, *, is_float4: bool) -> jax.Array:
-    """The numbers that 4 or 8 bits stand for, in float32."""
+def unpacked(stored: jax.Array, *, is_float4: bool, dtype: jnp.dtype = jnp.float32) -> jax.Array:
+    """The numbers that 4 or 8 bits stand for.
+
+    Args:
+        dtype: that they are computed in; bfloat16 has all of them but those of float8 and int8.
+    """
     if not is_float4:
-        return stored.astype(jnp.float32)
-    bits = stored.astype(jnp.int32)
-    size = bits & 7  # 0, ½, 1, 1½, 2, 3, 4, 6
-    twice = jnp.where(size < 4, size, jnp.where(size < 6, 2 * size - 4, 4 * size - 16))
-    return jnp.where(bits & 8 != 0, -twice, twice).astype(jnp.float32) * 0.5
+        return stored.astype(dtype)
+    code = stored.astype(dtype)  # -8 … 7; below 0 for what is below 0, and -8 for -0
+    signed = jnp.where(code < 0, -8 - code, code)
+    # ±(0, ½, 1, 1½, 2, 3, 4, 6): half a step up to 4, a whole one up to 6, then two
+    return (2 * signed - 0.5 * jnp.clip(signed, -4, 4) - jnp.clip(signed, -6, 6)).astype(dtype)

@@ -4,6 +4,7 @@ Matrices without scales are left to XLA, which has a kernel for them.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -15,13 +16,14 @@ from jax.experimental.pallas import tpu as pltpu
 from palladio.pallas_kernels.grouped_matmul.gpu_triton import RowTiles, plan_tiles
 from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
-from palladio.pallas_kernels.tpu_mode import interpret_mode, require
+from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
 LANES = 128
 MAX_ROWS = 256  # of a tile
 MAX_COLUMNS = 1024
 MAX_INNER = 1024  # rows of a matrix at a time, where one scale is of all of them
 MIN_GROUP = 8
+HAS_BFLOAT16 = ("v6e", "7x")  # kinds of TPU that compute elementwise in it
 
 
 def matmul(
@@ -40,8 +42,7 @@ def matmul(
         raise NotImplementedError(f"matrices of {D}×{F} are smaller than a block of {LANES}")
     if scales.group < D and (scales.group < MIN_GROUP or max(LANES, scales.group) % min(LANES, scales.group)):
         raise NotImplementedError(f"groups of {scales.group} are no whole blocks")
-    usual = -(-M // E)  # rows of a group: tiles of one size have as little padding as may be
-    tile = -(-usual // (16 * -(-usual // MAX_ROWS))) * 16
+    tile = tile_rows(M, E)
     if E == 1:
         plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
         group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)
@@ -56,6 +57,18 @@ def matmul(
     return _untiled(out, plan, group_sizes, M, tile)
 
 
+def tile_rows(num_rows: int, num_groups: int) -> int:
+    """Rows of a tile: most groups fit in one, because each tile reads its group's matrix.
+
+    With rows at random, the size of a group deviates by the root of the usual one. Groups that take several tiles
+    anyway are cut into equal ones: there, products take longer than reading.
+    """
+    usual = -(-num_rows // num_groups)
+    roomy = usual + (2 * math.isqrt(usual) if num_groups > 1 else 0)
+    rows = roomy if roomy <= MAX_ROWS else usual
+    return -(-rows // (16 * -(-rows // MAX_ROWS))) * 16
+
+
 def _multiply(
     tiled: jax.Array,
     matrices: jax.Array,
@@ -67,11 +80,14 @@ def _multiply(
 ) -> jax.Array:
     """Tile i of `tiled` times matrix group[i], where count[i] says that it has rows."""
     (_, D), F = tiled.shape, matrices.shape[2]
-    inner = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
-    columns = _block(F, MAX_COLUMNS)
+    unit = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
+    inner, columns = unit * _units_of_a_step(pl.cdiv(D, unit), unit), _block(F, MAX_COLUMNS)
     num_steps, num_groups = pl.cdiv(D, inner), scales.values.shape[1]
     last = pl.cdiv(F, columns) - 1
     tiled = jnp.pad(tiled, ((0, 0), (0, -D % inner)))
+    arrays = (matrices, *scales.arrays)
+    if matrices.shape[0] > 1:  # else XLA brings all groups' scales to vector memory, also of groups without rows
+        arrays = tuple(hbm(array, target) for array in arrays)
 
     # Tiles without rows ask for the block that is there already.
     def matrix_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
@@ -83,7 +99,12 @@ def _multiply(
 
     call = pl.pallas_call(
         functools.partial(
-            _kernel, group_size=min(scales.group, D), size=D, num_steps=num_steps, is_float4=scales.is_float4
+            _kernel,
+            group_size=min(scales.group, D),
+            size=D,
+            unit=unit,
+            is_float4=scales.is_float4,
+            dtype=jnp.bfloat16 if target.kind in HAS_BFLOAT16 else jnp.float32,
         ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
@@ -101,7 +122,7 @@ def _multiply(
         interpret=interpret_mode(target),
         name="scaled_grouped_matmul",
     )
-    out: jax.Array = call(group, count, tiled, matrices, *scales.arrays)
+    out: jax.Array = call(group, count, tiled, *arrays)
     return out
 
 
@@ -114,41 +135,52 @@ def _kernel(
     *refs: Any,
     group_size: int,
     size: int,
-    num_steps: int,
+    unit: int,
     is_float4: bool,
+    dtype: jnp.dtype,
 ) -> None:
     """Block (i, j) of the result, step k of its sum. refs: of the zeros, if there are any, of the result, and of the
     sums. group_size: rows of the matrix that share a scale. size: rows of the matrix; in a last step that reaches
-    beyond it, the columns of `rows` are 0, and a matrix holds anything there."""
+    beyond it, the columns of `rows` are 0, and a matrix holds anything there. unit: rows of it that are widened at a
+    time. dtype: that small numbers are computed in."""
     del group_ref
     *zeros_refs, out_ref, sums_ref = refs
-    step, inner = pl.program_id(2), matrix_ref.shape[1]
+    num_units, per_step = pl.cdiv(size, unit), matrix_ref.shape[1] // unit
+    step, num_steps = pl.program_id(2), pl.cdiv(num_units, per_step)
     is_real = count_ref[pl.program_id(0)] > 0
 
     def clear() -> None:
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
     def multiply() -> None:
-        rows = rows_ref[...]
-        wide = unpacked(matrix_ref[0], is_float4=is_float4)
-        if size % inner and jnp.issubdtype(matrix_ref.dtype, jnp.floating):  # 0 times NaN is not 0
-            row = step * inner + lax.broadcasted_iota(jnp.int32, wide.shape, 0)
+        if per_step == 1:
+            multiply_unit(0, None)
+        else:
+            lax.fori_loop(0, jnp.minimum(per_step, num_units - step * per_step), multiply_unit, None)
+
+    def multiply_unit(index: Any, _: None) -> None:
+        place = pl.ds(0 if per_step == 1 else pl.multiple_of(index * unit, unit), unit)
+        number = step * per_step + index
+        rows = rows_ref[:, place]
+        wide = unpacked(matrix_ref[0, place, :], is_float4=is_float4, dtype=jnp.float32 if zeros_refs else dtype)
+        if size % unit and jnp.issubdtype(matrix_ref.dtype, jnp.floating):  # 0 times NaN is not 0
+            row = number * unit + lax.broadcasted_iota(jnp.int32, wide.shape, 0)
             wide = jnp.where(row < size, wide, 0.0)
-        if group_size >= inner:  # a step has one scale a column
-            scale = lax.div(step * inner, group_size) if group_size < num_steps * inner else 0
+        if group_size >= unit:  # a unit has one scale a column
+            scale = lax.div(number * unit, group_size) if group_size < num_units * unit else 0
             for zeros_ref in zeros_refs:
                 wide -= zeros_ref[0, pl.ds(scale, 1), :]
             sums_ref[...] += _product(rows, wide.astype(rows.dtype)) * scales_ref[0, pl.ds(scale, 1), :]
             return
         for zeros_ref in zeros_refs:
-            wide -= of_rows(zeros_ref)
-        sums_ref[...] += _product(rows, (wide * of_rows(scales_ref)).astype(rows.dtype))
+            wide -= of_rows(zeros_ref, number)
+        sums_ref[...] += _product(rows, (wide * of_rows(scales_ref, number)).astype(rows.dtype))
 
-    def of_rows(ref: Any) -> jax.Array:
-        """[inner, columns]: of each row of the step, its group's."""
-        num_groups, shape = inner // group_size, (group_size, matrix_ref.shape[2])
-        numbers = (step * num_groups + number for number in range(num_groups))
-        if size % inner:
+    def of_rows(ref: Any, unit_number: Any) -> jax.Array:
+        """[unit, columns]: of each row of a unit, its group's."""
+        num_groups, shape = unit // group_size, (group_size, matrix_ref.shape[2])
+        numbers = (unit_number * num_groups + number for number in range(num_groups))
+        if size % unit:
             numbers = (jnp.minimum(number, ref.shape[1] - 1) for number in numbers)
         return jnp.concatenate([jnp.broadcast_to(ref[0, pl.ds(number, 1), :], shape) for number in numbers])
 
@@ -158,6 +190,12 @@ def _kernel(
     pl.when(step == 0)(clear)
     pl.when(is_real)(multiply)
     pl.when(step == num_steps - 1)(write)
+
+
+def _units_of_a_step(num_units: int, unit: int) -> int:
+    """A step of the grid costs some 200 cycles of its own, whatever it computes. Steps are as equal as may be."""
+    num_steps = -(-num_units // max(1, MAX_INNER // unit))
+    return -(-num_units // num_steps)
 
 
 def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.narrow_matmul import xla
+from palladio.pallas_kernels.narrow_matmul import cpu_native, xla
 from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
 _USUAL = NarrowProducts()
@@ -28,7 +28,11 @@ def narrow_matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts =
             f"rows {rows.shape} and matrix {matrix.dtype}{matrix.shape} do not fit together: they are [T, in] and "
             "bfloat16[out…, in]"
         )
-    return xla.matmul(rows.astype(jnp.float32), matrix, products)
+    wide = rows.astype(jnp.float32)
+    if rows.shape[0] > products.native_rows:
+        return xla.matmul(wide, matrix, products)
+    outputs = matrix.shape[:-1]
+    return cpu_native.matmul(wide, matrix.reshape(-1, matrix.shape[-1])).reshape(-1, *outputs)
 
 
 def narrow_grouped_matmul(

@@ -22,20 +22,24 @@ class NarrowProducts:
         min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or nobody
             measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
             more than it gains.
+        native_rows: products of so many rows or fewer are those of cpu_native; 0: none are.
     """
 
     min_rows: int = 2
     min_hidden_size: int | None = None
+    native_rows: int = 0
 
     @classmethod
     def of(cls, target: Target) -> Self:
         """As the table of the target's kind says."""
         table = _table(target.kind)
-        return cls(**table["products"]) if table else cls()
+        found = cls(**table["products"]) if table else cls()
+        return found if target.is_native else dataclasses.replace(found, native_rows=0)
 
     def describe(self) -> str:
         """For the log."""
-        return f"bfloat16[out, in] with {self.min_rows} rows or more"
+        native = f"; up to {self.native_rows} by native code" if self.native_rows else ""
+        return f"bfloat16[out, in] with {self.min_rows} rows or more{native}"
 
 
 def table_path(kind: str, folder: Path = TUNED) -> Path:

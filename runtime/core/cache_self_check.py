@@ -9,8 +9,8 @@ import dataclasses
 import itertools
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Sequence
+from typing import Protocol, Self
 
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.prompt_parts import Media, Rows
@@ -70,6 +70,18 @@ class _Running:
             ]
         return pairs
 
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The request's, and that of the snapshot that a hit would begin with, if it is there still: it is not held."""
+        node = self.cached.node
+        return (self.request.slot, node.snapshot) if node is not None and node.snapshot else (0, 0)
+
+
+class _Difference(Protocol):
+    """See ModelRunner.page_difference."""
+
+    def __call__(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]], slots: tuple[int, int]) -> float: ...
+
 
 class CacheSelfCheck:
     """Driven by the engine core: `note` what was hit, `start` when idle, `compare` when a batch has been read; and
@@ -77,7 +89,7 @@ class CacheSelfCheck:
 
     Args:
         rate: share of the hits to check.
-        page_difference: of pairs of a rank's pages, see ModelRunner.
+        page_difference: of pairs of a rank's pages, and of the states of two slots.
 
     Attributes:
         num_checks, num_failures: since the engine started.
@@ -87,7 +99,7 @@ class CacheSelfCheck:
         self,
         rate: float,
         scheduler: DataParallelScheduler,
-        page_difference: Callable[[int, Sequence[Sequence[tuple[int, int]]]], float],
+        page_difference: _Difference,
         seed: int,
     ) -> None:
         self.num_checks = 0
@@ -150,7 +162,7 @@ class CacheSelfCheck:
             return
         if running.request.num_retractions:
             return  # its pages are others' now, see give_way
-        error = self._page_difference(running.hit.rank, running.pairs)
+        error = self._page_difference(running.hit.rank, running.pairs, running.slots)
         self._release(running)
         self.num_checks += 1
         if error > TOLERANCE:

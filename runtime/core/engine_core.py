@@ -11,31 +11,18 @@ import jax
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.explain import explain_requests
 from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
-from palladio.runtime.core.observers import (
-    DeviceIdle,
-    ProfiledSteps,
-    RecompileCounter,
-    StepHooks,
-    StepObserver,
-    StepTimer,
-)
+from palladio.runtime.core.observers import StepHooks, StepObserver, StepTimer
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
-from palladio.runtime.core.step_logger import StepLogger, StepTracer
+from palladio.runtime.core.step_logger import usual_observers
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
+from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
-    CompileStats,
-    ControlReply,
-    EngineStats,
-    LiveRequest,
-    LoadProgress,
-    RankStats,
-)
+from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
@@ -132,18 +119,7 @@ class EngineCore:
     ) -> Self:
         """An engine that counts, logs and profiles its steps."""
         profiler = Profiler(parts.activity, profile_limits or ProfileLimits())
-        observers: tuple[StepObserver, ...] = (
-            DeviceIdle(),
-            StepTracer(parts.scheduler),
-            StepLogger(
-                parts.scheduler,
-                config.execution.decode_log_interval,
-                uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
-            ),
-            ProfiledSteps(profiler),
-            RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
-        )
-        return cls(config, parts, profiler, observers, hosts)
+        return cls(config, parts, profiler, usual_observers(config, parts, profiler), hosts)
 
     @property
     def has_work(self) -> bool:
@@ -174,17 +150,21 @@ class EngineCore:
             self._scheduler.add(new)
         else:
             self._grammars.add(new)
+        for added in self._hooks.after_add:
+            added(new)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests without output and frees their pages; unknown ids are ignored."""
         for request_id in request_ids:
             if not self._scheduler.abort(request_id):
                 self._grammars.abort(request_id)
+        for aborted in self._hooks.after_abort:
+            aborted(request_ids)
 
     def step(self) -> list[TokenOutput]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         if self._control.is_stopped:
-            return self._scheduler.expire()
+            return self._told(self._scheduler.expire())
         for before in self._hooks.before_step:
             before()
         planned, outputs = self._schedule()
@@ -194,13 +174,13 @@ class EngineCore:
         is_idle = not self._scheduler.has_requests
         for after in self._hooks.after_step:
             after(is_idle)
-        return outputs
+        return self._told(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[TokenOutput], ControlReply]:
         """See TokenEngine.steer."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
-        return outputs, self._control.answer(message)
+        return self._told(outputs), self._control.answer(message)
 
     def close(self, failure: str = "") -> None:
         """What is compiled in the background ends with the present program, and so does a profile; other hosts end.
@@ -229,7 +209,11 @@ class EngineCore:
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
         """What these requests do and wait for, without those that have ended."""
         found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
-        return list(itertools.chain(*found, self._grammars.explain(request_ids)))
+        requests = list(itertools.chain(*found, self._grammars.explain(request_ids)))
+        for request in requests:
+            for observer in self._observers:
+                observer.add_to_request(request)
+        return requests
 
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
@@ -239,9 +223,10 @@ class EngineCore:
         """See Profiler.stop."""
         return self._profiler.stop()
 
-    def stats(self, *, check_integrity: bool = False) -> EngineStats:
-        """A snapshot. Args: check_integrity: look for pages and slots that are owned wrongly, if nothing runs."""
+    def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
+        """See GetStats."""
         is_still = not self._scheduler.num_running and not self._self_check.is_running
+        built = self._runner.programs.built
         stats = EngineStats(
             ranks=self._scheduler.stats(),
             unassigned=RankStats(num_waiting=self._grammars.num_requests, num_waiting_tokens=self._grammars.num_tokens),
@@ -249,10 +234,11 @@ class EngineCore:
             cache_enabled=self._scheduler.schedulers[0].cache.shares_prefixes,
             num_self_checks=self._self_check.num_checks,
             num_self_check_failures=self._self_check.num_failures,
-            compile=self._compile_stats(),
+            compile=CompileStats(len(built.declared), list(built.reports), built.lazy_seconds),
             memory=self._memory,
             num_grammars=self._grammars.num_grammars,
             grammar_bytes=self._grammars.num_grammar_bytes,
+            pages=self._scheduler.page_maps() if pages else [],
         )
         for observer in self._observers:
             stats = observer.add_to(stats)
@@ -261,6 +247,12 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
         self._scheduler.check_integrity()
+
+    def _told(self, outputs: list[TokenOutput]) -> list[TokenOutput]:
+        """These outputs, of which observers have been told."""
+        for after in self._hooks.after_outputs:
+            after(outputs)
+        return outputs
 
     def _schedule(self) -> tuple[ScheduledStep | None, list[TokenOutput]]:
         """What the device is to run next, and what has ended without it."""
@@ -387,10 +379,6 @@ class EngineCore:
         finish = FinishReason("abort", message=message, status=500)
         requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
         return [self._scheduler.fail(request, finish) for request in requests]
-
-    def _compile_stats(self) -> CompileStats:
-        built = self._runner.programs.built
-        return CompileStats(len(built.declared), list(built.reports), built.lazy_seconds)
 
     def _integrity_error(self) -> str | None:
         try:

@@ -24,9 +24,18 @@ from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.class_tokens import vocabulary, with_class_tokens
-from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache
+from palladio.runtime.core.kernel_choice import kernels_of, plan_cache
 from palladio.runtime.core.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.sizing import CompileMode, Dtypes, EngineLimits, PlatformDefaults, check_states, compile_mode
+from palladio.runtime.core.sizing import (
+    CompileMode,
+    Dtypes,
+    EngineLimits,
+    PlatformDefaults,
+    check_experts,
+    check_states,
+    compile_mode,
+)
+from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.media_rows import pool_rows
@@ -38,7 +47,6 @@ from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.interface.pooling import Pooling
 from palladio.runtime.interface.speculative_config import SpeculativeConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
@@ -105,10 +113,13 @@ class EnginePlan:
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
         pooling = _pooling_of(model, path) if config.source.is_embedding else None
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
+        kernels = kernels_of(execution, device, dtypes, layout.config, shape)
+        structure, weights = abstract_weights(model, dtypes, mesh, kernels)
+        needs = needs_of(config, device.platform, limits, shape, weights)
+        memory = device_memory(list(mesh.local_devices), needs)
+        limits, shape = with_states(config, model, defaults, (limits, shape), memory, needs, agree)
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
-        kernels = choose_kernels(execution.attention_backend, device, layout.config, shape)
-        structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
         stores = _Stores.of(config, f"{model} {kernels} {shape} {buckets.sample}", shape)
 
@@ -121,16 +132,7 @@ class EnginePlan:
             )
             return StepPrograms(static, shape.abstract(weights, num_pages), shape, buckets, built)
 
-        needs = memory_needs(
-            device.platform,
-            shape,
-            weights,
-            num_mask_rows=sum(buckets.sample) if shape.pooling is None else 0,
-            useful_tokens=limits.useful_pool_tokens,
-            wanted_tokens=config.cache.max_total_tokens,
-            fraction=config.cache.mem_fraction_static,
-        )
-        memory = device_memory(list(mesh.local_devices), needs)
+        needs = needs_of(config, device.platform, limits, shape, weights, buckets)
         plan = plan_cache(kernels.attention, shape, memory, needs, 0)
         if plan.is_tight:
             workspace = stores.workspace(buckets, lambda: declare(PROBE_PAGES))
@@ -222,31 +224,6 @@ def _mesh(config: EngineConfig) -> Mesh:
     return make_mesh(tp_size, devices, dp_size, parallel.rank_parts, shares_experts=parallel.enable_dp_attention)
 
 
-def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
-    """
-    Raises:
-        ConfigError: experts are to be spread that the model does not have.
-    """
-    ep_size, experts = parallel.ep_size, model.experts
-    if experts is None and parallel.enable_dp_attention:
-        raise ConfigError(
-            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here: "
-            f"use --dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
-        )
-    if ep_size == 1:
-        return
-    if experts is None:
-        raise ConfigError(
-            f"--ep-size {ep_size} needs a mixture-of-experts model, and {model.architecture} has no experts here; omit "
-            "--ep-size"
-        )
-    if ep_size > experts.num_experts:
-        fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
-        raise ConfigError(
-            f"--ep-size {ep_size} exceeds the model's {experts.num_experts} experts; use --ep-size {fitting}"
-        )
-
-
 def device_shape(
     config: EngineConfig,
     layout: TensorLayout,
@@ -293,6 +270,26 @@ def proposer_of(speculative: SpeculativeConfig) -> Proposer | None:
     return None if speculative.ngram is None else NgramProposer(*speculative.ngram)
 
 
+def needs_of(
+    config: EngineConfig,
+    platform: str,
+    limits: EngineLimits,
+    shape: DeviceShape,
+    weights: Weights,
+    buckets: Buckets | None = None,
+) -> MemoryNeeds:
+    """What an engine has to place on each device. Args: buckets: None: not known yet."""
+    return memory_needs(
+        platform,
+        shape,
+        weights,
+        num_mask_rows=0 if buckets is None or shape.pooling is not None else sum(buckets.sample),
+        useful_tokens=limits.useful_pool_tokens,
+        wanted_tokens=config.cache.max_total_tokens,
+        fraction=config.cache.mem_fraction_static,
+    )
+
+
 def memory_needs(
     platform: str,
     shape: DeviceShape,
@@ -310,11 +307,15 @@ def memory_needs(
     """
     state = shape.abstract(weights, 1)
     of_slots = state._replace(weights=(), kv_cache=(), page_tokens=None)
+    states = bytes_per_device(shape.cache.states(state.kv_cache))
+    snapshots = states // (shape.num_slots + shape.num_snapshots) * shape.num_snapshots
     return MemoryNeeds(
         platform=platform,
         weights=bytes_per_device(weights),
         state=bytes_per_device(of_slots) + 4 * shape.mask_width * num_mask_rows,
-        layer_states=bytes_per_device(shape.cache.states(state.kv_cache)),
+        layer_states=states - snapshots,
+        snapshots=snapshots,
+        num_snapshots=shape.num_snapshots,
         bytes_per_page=bytes_per_device((shape.cache.pages(state.kv_cache), state.page_tokens)),
         page_size=shape.page_size,
         wanted_tokens=wanted_tokens,

@@ -14,30 +14,49 @@ from palladio.model.experts_config import ExpertsConfig
 from palladio.model.latent_config import LatentConfig
 from palladio.model.layer_spec import AttentionSpec
 from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.weights.byte_products import multiplies_bytes
+from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update
+from palladio.pallas_kernels.narrow_matmul import cpu_native
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
+from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger("palladio.engine")
 
 
-def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: DeviceShape) -> Kernels:
-    """The kernels that --attention-backend asks for, or under auto the best that this device, model and cache allow.
+def kernels_of(
+    execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
+) -> Kernels:
+    """Those of an engine: `choose_kernels`, with native products if the model has weights that these multiply.
+
+    Raises:
+        ConfigError: as `choose_kernels` and `with_native_products`.
+    """
+    target = Target.of(device)
+    has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
+    if has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh):
+        target = with_native_products(execution, target)
+    return choose_kernels(execution.attention_backend, target, model, shape)
+
+
+def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: DeviceShape) -> Kernels:
+    """The kernels that --attention-backend asks for, or under auto the best that this target, model and cache allow.
 
     On a device that they were not made for, Pallas kernels are interpreted: right, and very slow.
 
     Raises:
         ConfigError: the backend cannot run this; the message gives the reason and the flag to change.
     """
-    target = Target.of(device)
     if backend == "auto":
         for name in auto_order(target):
             kernels = Kernels(name, target)
@@ -54,7 +73,7 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
             platform.upper(),
             target.platform.upper(),
         )
-        target = Target(target.platform, "", "plain")
+        target = dataclasses.replace(target, kind="", interpret="plain")
     kernels = Kernels(backend, target)
     reason = refusal(kernels, model, shape)
     if reason is not None:
@@ -62,6 +81,25 @@ def choose_kernels(backend: str, device: jax.Device, model: ModelConfig, shape: 
             f"--attention-backend {backend} cannot run this model: {reason}; or use --attention-backend auto"
         )
     return kernels
+
+
+def with_native_products(execution: ExecutionConfig, target: Target) -> Target:
+    """A CPU that multiplies bfloat16 weights, as --cpu-products asks for.
+
+    Raises:
+        ConfigError: it asks for native products, and there are none.
+    """
+    if execution.cpu_products == "xla":
+        return target
+    folder = execution.cache_path()
+    try:
+        cpu_native.load(None if folder is None else folder / "native")
+    except cpu_native.NativeError as error:
+        if execution.cpu_products == "native":
+            raise ConfigError(f"--cpu-products native: {error}; use --cpu-products auto") from error
+        logger.info("Native products for a few rows are off: %s", error)
+        return target
+    return dataclasses.replace(target, is_native=True)
 
 
 def plan_cache(

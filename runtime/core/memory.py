@@ -48,7 +48,8 @@ class MemoryNeeds:
     Attributes:
         platform: of the device, as jax names it.
         num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
-        weights, state: bytes. layer_states: bytes of states that layers keep for each slot.
+        weights, state: bytes. layer_states: bytes of states that layers keep for each slot. snapshots: of
+            `num_snapshots` copies of a slot's.
         bytes_per_page: of KV cache, of one page number. page_size: tokens per page.
         num_tables: page numbers that these tokens take, if every block table keeps them.
         wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
@@ -67,6 +68,8 @@ class MemoryNeeds:
     num_ranks: int = 1
     num_tables: int = 1
     layer_states: int = 0
+    snapshots: int = 0
+    num_snapshots: int = 0
 
     @property
     def least_cache(self) -> int:
@@ -90,6 +93,7 @@ class MemoryPlan:
     report: the table.
     num_ranks: data-parallel ranks.
     num_tables: pages that the same tokens take, if every block table keeps them.
+    num_snapshots: of states, of each rank.
     """
 
     num_pages: int
@@ -97,6 +101,7 @@ class MemoryPlan:
     report: MemoryReport
     num_ranks: int = 1
     num_tables: int = 1
+    num_snapshots: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -127,10 +132,12 @@ class MemoryPlan:
         if self.num_ranks > 1:
             pool += f", for each of {self.num_ranks} data-parallel ranks"
         states = "  of layers that keep one for each request; fewer with --max-running-requests"
+        copies = f"  {self.num_snapshots} of states, for the prefix cache; --state-snapshot-bytes"
         rows = (
             ("weights", report.weights, ""),
             ("KV cache", report.kv_cache, pool),
             *([("states", report.layer_states, states)] if report.layer_states else []),
+            *([("snapshots", report.snapshots, copies)] if report.snapshots else []),
             ("state", report.state, "  sampler state and block tables"),
             ("workspace", report.workspace, _WORKSPACE if report.workspace else "  not measured yet"),
             ("unused", max(0, report.usable - report.planned), ""),
@@ -173,13 +180,11 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     Raises:
         ConfigError: it does not fit; the message says which flag, and the value that would fit.
     """
-    fixed = needs.state + needs.layer_states + workspace
+    fixed = needs.state + needs.layer_states + needs.snapshots + workspace
+    usable = _usable(memory, needs)
     if needs.fraction is None and needs.wanted_tokens is None:
-        share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
-        usable = min(int(memory.total * share), memory.available)
         budget = usable - fixed - needs.weights
     else:
-        usable = memory.available
         budget = min(int(memory.total * (needs.fraction or 1.0)), usable - fixed) - needs.weights
         _check_fraction(memory, needs, needs.fraction or 1.0, fixed)
     fitting = max(0, budget // needs.bytes_per_page - 1)
@@ -197,7 +202,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     elif fitting < needs.num_tables:
         raise ConfigError(_no_room(memory, needs, fixed))
     else:
-        pages = useful if useful <= fitting else _round_down(fitting)
+        pages = useful if useful <= fitting else round_down(fitting)
     report = MemoryReport(
         total=memory.total,
         usable=usable,
@@ -206,8 +211,28 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
         state=needs.state,
         workspace=workspace,
         layer_states=needs.layer_states,
+        snapshots=needs.snapshots,
     )
-    return MemoryPlan(pages + 1, needs.page_size, report, needs.num_ranks, needs.num_tables)
+    num_pages, divided = pages + 1, (needs.num_ranks, needs.num_tables, needs.num_snapshots)
+    return MemoryPlan(num_pages, needs.page_size, report, *divided)
+
+
+def room_for_cache(memory: DeviceMemory, needs: MemoryNeeds) -> int:
+    """Bytes that are left for pages, states and snapshots, before anything is known of the programs' workspace.
+
+    Args:
+        needs: what it says of these does not matter.
+    """
+    room = min(_usable(memory, needs), int(memory.total * (needs.fraction or 1.0)))
+    return max(0, room - needs.weights - needs.state)
+
+
+def _usable(memory: DeviceMemory, needs: MemoryNeeds) -> int:
+    """Bytes that the plan may give away."""
+    if needs.fraction is not None or needs.wanted_tokens is not None:
+        return memory.available
+    share = AUTO_FRACTION.get(needs.platform, AUTO_FRACTION_ACCELERATOR)
+    return min(int(memory.total * share), memory.available)
 
 
 def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, fixed: int) -> None:
@@ -225,10 +250,11 @@ def _check_fraction(memory: DeviceMemory, needs: MemoryNeeds, fraction: float, f
 
 
 def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
-    states = needs.layer_states
+    states = needs.layer_states + needs.snapshots
     taken = f"and the programs {_size(fixed)}"
     if states:
-        taken = f"states of layers {_size(states)} (fewer with --max-running-requests) and the programs "
+        less = "--max-running-requests" + (" and --state-snapshot-bytes" if needs.snapshots else "")
+        taken = f"states of layers {_size(states)} (fewer with {less}) and the programs "
         taken += _size(fixed - states)
     message = (
         f"no memory is left for the KV cache: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
@@ -244,11 +270,11 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
     return f"{message} × --mem-fraction-static{given}; --mem-fraction-static {least:g} or more would fit"
 
 
-def _round_down(num_pages: int) -> int:
-    """Fewer significant bits, at most 3 % less: programs are compiled for a pool's size, and the memory that is free
-    differs a little from start to start."""
-    shift = max(0, num_pages.bit_length() - _FINE_BITS)
-    return num_pages >> shift << shift
+def round_down(count: int, bits: int = _FINE_BITS) -> int:
+    """Fewer significant bits, by default at most 3 % less: programs are compiled for a pool's size, and the memory that
+    is free differs a little from start to start."""
+    shift = max(0, count.bit_length() - bits)
+    return count >> shift << shift
 
 
 def _host_memory() -> DeviceMemory:

@@ -7,10 +7,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from palladio.runtime.core.watched_request import Moment, WatchedRequest, WatchedRow
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.interface.messages import EngineStats
+from palladio.runtime.interface.messages import EngineStats, LiveRequest
+from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.timeline import QueueReason
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from palladio.runtime.telemetry.logs import Histogram
 from palladio.runtime.telemetry.profiler import Profiler
@@ -37,6 +42,15 @@ class StepObserver:
     def after_process(self, planned: ScheduledStep) -> None:
         """The scheduler has a step's tokens."""
 
+    def after_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        """What the core gives back, whatever it comes of."""
+
+    def after_add(self, request: Request) -> None:
+        """A request has come."""
+
+    def after_abort(self, request_ids: Sequence[str]) -> None:
+        """These have ended without output, or are not there."""
+
     def after_loss(self) -> None:
         """The steps under way will never be read: the device has lost its state."""
 
@@ -46,6 +60,9 @@ class StepObserver:
     def add_to(self, stats: EngineStats) -> EngineStats:
         """The snapshot with what this observer knows."""
         return stats
+
+    def add_to_request(self, request: LiveRequest) -> None:
+        """Adds what this observer knows of a request that has not ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +74,9 @@ class StepHooks:
     after_dispatch: list[Callable[[InFlightStep, Sequence[int]], None]]
     before_process: list[Callable[[InFlightStep, bool], None]]
     after_process: list[Callable[[ScheduledStep], None]]
+    after_outputs: list[Callable[[Sequence[TokenOutput]], None]]
+    after_add: list[Callable[[Request], None]]
+    after_abort: list[Callable[[Sequence[str]], None]]
     after_loss: list[Callable[[], None]]
     after_step: list[Callable[[bool], None]]
 
@@ -69,6 +89,9 @@ class StepHooks:
             [one.after_dispatch for one, kind in every if kind.after_dispatch is not none.after_dispatch],
             [one.before_process for one, kind in every if kind.before_process is not none.before_process],
             [one.after_process for one, kind in every if kind.after_process is not none.after_process],
+            [one.after_outputs for one, kind in every if kind.after_outputs is not none.after_outputs],
+            [one.after_add for one, kind in every if kind.after_add is not none.after_add],
+            [one.after_abort for one, kind in every if kind.after_abort is not none.after_abort],
             [one.after_loss for one, kind in every if kind.after_loss is not none.after_loss],
             [one.after_step for one, kind in every if kind.after_step is not none.after_step],
         )
@@ -173,6 +196,101 @@ class RecompileCounter(StepObserver):
 
     def add_to(self, stats: EngineStats) -> EngineStats:
         return dataclasses.replace(stats, num_compiles_after_ready=self._num_recompiles)
+
+
+class TimelineRecorder(StepObserver):
+    """Told of every step; does nothing but look at an empty dictionary while nobody asks.
+
+    A step lasts as its requests feel it: from the end of the one before, as the host has read it, or from its own
+    dispatch if that was later. So the parts of a timeline do not overlap.
+    """
+
+    def __init__(self, scheduler: DataParallelScheduler) -> None:
+        self._scheduler = scheduler
+        self._watched: dict[str, WatchedRequest] = {}
+        self._unread: dict[
+            int, tuple[ScheduledStep, list[WatchedRow]]
+        ] = {}  # by the step's id; the step keeps it its own
+        self._began = self._last_read = Moment(0.0, 0.0)
+
+    def after_add(self, request: Request) -> None:
+        if request.given.options.timeline:
+            self._watched[request.given.request_id] = WatchedRequest.of(request, self._now, self._reason(request))
+
+    def before_dispatch(self) -> None:
+        if self._watched:
+            self._began = self._now
+
+    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+        if not self._watched:
+            return
+        found: list[WatchedRow] = []
+        for (_, batch), count in zip(step.planned.parts, num_tokens, strict=True):
+            for row in batch.rows:
+                watched = self._watched.get(row.request.given.request_id)
+                if watched is not None:
+                    found.append(watched.plan(row, step, batch, count, self._began))
+        if found:
+            self._unread[id(step.planned)] = step.planned, found
+
+    def after_process(self, planned: ScheduledStep) -> None:
+        if not self._watched:
+            self._unread.clear()
+            return
+        now = self._now
+        _, found = self._unread.pop(id(planned), (planned, ()))
+        for part in found:
+            part.begin(self._last_read)
+            part.watched.read(part, now)
+        self._last_read = now
+
+    def after_loss(self) -> None:
+        self._unread.clear()
+        for watched in self._watched.values():
+            watched.forget_unread()
+
+    def after_step(self, is_idle: bool) -> None:
+        if not self._watched:
+            return
+        now = self._now
+        for watched in self._watched.values():
+            if watched.is_retracted:
+                watched.retract(now, self._reason(watched.request))
+            if watched.is_queued and watched.request.status is not RequestStatus.FINISHED:
+                watched.wait_on(now, self._reason(watched.request))
+
+    def after_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        if not self._watched:
+            return
+        for output in outputs:
+            watched = self._watched.get(output.request_id)
+            if watched is None:
+                continue
+            if output.finish is not None:
+                del self._watched[output.request_id]
+                if watched.is_queued:
+                    watched.wait(self._now, None)
+            news = watched.take_news()
+            if news is not None:
+                output.tell(news)
+
+    def after_abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._watched.pop(request_id, None)
+
+    def add_to_request(self, request: LiveRequest) -> None:
+        watched = self._watched.get(request.request_id)
+        if watched is not None:
+            request.trace.tell(watched.so_far(time.perf_counter()))
+
+    @property
+    def _now(self) -> Moment:
+        return Moment(time.perf_counter(), self._scheduler.schedulers[0].compile_seconds)
+
+    def _reason(self, request: Request) -> QueueReason:
+        """What a waiting request waits for."""
+        found = self._scheduler.find(request.given.request_id)
+        return "grammar" if found is None else self._scheduler.schedulers[found[0]].clock.reason
 
 
 _SPARED = 0.8  # of a step's expected time: the rest is for the host, and for steps that end early

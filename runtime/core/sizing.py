@@ -11,6 +11,7 @@ from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 LEAST_CHUNK = 64  # tokens of a rank, by default
@@ -150,7 +151,7 @@ class Dtypes:
 
 def _gains_from_bfloat16(target: Target, model: ModelConfig) -> bool:
     """The checkpoint has bfloat16, so nothing is rounded by keeping it, and this kind of CPU multiplies it faster."""
-    has_bfloat16 = model.quantization is None and (model.stored_dtype or model.dtype) == "bfloat16"
+    has_bfloat16 = (model.stored_dtype or model.dtype) == "bfloat16"
     smallest = NarrowProducts.of(target).min_hidden_size
     return has_bfloat16 and smallest is not None and model.hidden_size >= smallest
 
@@ -251,6 +252,31 @@ class EngineLimits:
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])
+
+
+def check_experts(parallel: ParallelConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: experts are to be spread that the model does not have.
+    """
+    ep_size, experts = parallel.ep_size, model.experts
+    if experts is None and parallel.enable_dp_attention:
+        raise ConfigError(
+            f"--enable-dp-attention needs a mixture-of-experts model, and {model.architecture} has no experts here: "
+            f"use --dp-size {parallel.dp_size} --tp-size {parallel.rank_size} without it"
+        )
+    if ep_size == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"--ep-size {ep_size} needs a mixture-of-experts model, and {model.architecture} has no experts here; omit "
+            "--ep-size"
+        )
+    if ep_size > experts.num_experts:
+        fitting = max(n for n in range(1, experts.num_experts + 1) if parallel.tp_size % n == 0)
+        raise ConfigError(
+            f"--ep-size {ep_size} exceeds the model's {experts.num_experts} experts; use --ep-size {fitting}"
+        )
 
 
 def check_states(config: EngineConfig, model: ModelConfig) -> None:

@@ -22,6 +22,7 @@ from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.sizing import EngineLimits
+from palladio.runtime.core.state_sizing import describe_snapshots
 from palladio.runtime.core.warmup import WarmUp, describe_set
 from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
@@ -125,11 +126,10 @@ def build_executor(
         logger.warning(conflict)
     design = EnginePlan.of(config, agree, listener.building)
     logger.info(describe_engine(design))
-    if design.shape.page_groups.has_states and not config.cache.disable_radix_cache:
-        message = "The prefix cache is off: layers of %s keep states, and none of an earlier token is kept"
-        logger.info(message, design.model.architecture)
-    if lies_narrow(design.dtypes.activations, design.dtypes.weights, design.kernels, design.shape.mesh):
-        target = design.kernels.target
+    if design.shape.page_groups.has_states:
+        logger.info(describe_snapshots(design.shape, design.model.architecture))
+    target = design.kernels.target
+    if lies_narrow(design.dtypes.activations, design.dtypes.weights, target, design.shape.mesh):
         logger.info("Products: %s; CPU feature: %s", NarrowProducts.of(target).describe(), target.kind or "unknown")
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
@@ -244,7 +244,7 @@ def build_scheduler(
 
 def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | None) -> bool:
     """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
-    return not config.cache.disable_radix_cache and pooling in (None, "last") and not groups.has_states
+    return not config.cache.disable_radix_cache and pooling in (None, "last") and groups.can_share
 
 
 def describe_engine(design: EnginePlan) -> str:

@@ -6,17 +6,42 @@ import logging
 import time
 from collections.abc import Sequence
 
-from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.core.observers import (
+    DeviceIdle,
+    ProfiledSteps,
+    RecompileCounter,
+    StepObserver,
+    TimelineRecorder,
+)
+from palladio.runtime.core.startup import EngineParts
 from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.draft_counts import DraftCounts
-from palladio.runtime.interface.messages import BucketSteps, EngineStats
+from palladio.runtime.interface.messages import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
+from palladio.runtime.telemetry.profiler import Profiler
 
 logger = logging.getLogger("palladio.engine")
+
+
+def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler) -> tuple[StepObserver, ...]:
+    """Those of a served engine: they count, log, profile and record its steps."""
+    return (
+        DeviceIdle(),
+        StepTracer(parts.scheduler),
+        StepLogger(
+            parts.scheduler,
+            config.execution.decode_log_interval,
+            uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
+        ),
+        ProfiledSteps(profiler),
+        TimelineRecorder(parts.scheduler),
+        RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
+    )
 
 
 class StepLogger(StepObserver):
@@ -41,8 +66,7 @@ class StepLogger(StepObserver):
 
     def add_to(self, stats: EngineStats) -> EngineStats:
         pairs = zip(stats.ranks, self._ranks, strict=True)
-        ranks = [dataclasses.replace(rank, last_gen_throughput=log.last_gen_throughput) for rank, log in pairs]
-        return dataclasses.replace(stats, ranks=ranks)
+        return dataclasses.replace(stats, ranks=[log.add_to(rank) for rank, log in pairs])
 
 
 class _RankLogger:
@@ -60,6 +84,12 @@ class _RankLogger:
         self._drafts = DraftCounts()
         self._since = time.perf_counter()
         self.last_gen_throughput = 0.0
+        self._num_prefill_tokens = 0
+
+    def add_to(self, stats: RankStats) -> RankStats:
+        """What it knows of its rank."""
+        counts = {"num_prefill_tokens": self._num_prefill_tokens}
+        return dataclasses.replace(stats, last_gen_throughput=self.last_gen_throughput, **counts)
 
     def log_batch(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
         """Args: num_tokens: of the batch. num_padding: what its bucket has beside them."""
@@ -104,6 +134,7 @@ class _RankLogger:
         new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
         self._num_tokens += batch.num_sampled_rows
+        self._num_prefill_tokens += num_tokens - batch.num_decodes
         usage, size, num_running = self._usage()[1], num_tokens + num_padding, len(self._scheduler.running)
         logger.info(
             "%sPrefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "

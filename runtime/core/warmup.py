@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.interface.messages import LoadProgress, ProgramReport
+from palladio.runtime.interface.compile_stats import ProgramReport
+from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.telemetry.process_memory import give_back
 
 OnProgress = Callable[[LoadProgress], None]

@@ -18,8 +18,10 @@ from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.interface.pooling import Pooling
-from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
+from palladio.runtime.scheduling.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.telemetry.process_memory import leave_zeros
+
+LEAST_SAVED = 128  # tokens: a snapshot that saves less than this is not worth a step of its own
 
 Weights = tuple[jax.Array, ...]
 
@@ -99,6 +101,7 @@ class DeviceShape:
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
         hidden_size: numbers of a row (D).
+        num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
     """
 
     num_slots: int
@@ -116,6 +119,8 @@ class DeviceShape:
     has_plain_tier: bool = False
     num_embeds: int = 0
     hidden_size: int = 0
+    num_snapshots: int = 0
+    snapshot_interval: int = 0
 
     @property
     def page_size(self) -> int:
@@ -138,7 +143,11 @@ class DeviceShape:
             windows.append(WindowGroup(group.window, self.page_size, tables))
             number += len(tables)
         has_states = self.cache.state is not None
-        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows), has_states)
+        snapshots = None
+        if self.num_snapshots:
+            least = max(self.page_size, min(LEAST_SAVED, self.snapshot_interval))
+            snapshots = SnapshotSlots(self.num_slots, self.num_snapshots, self.snapshot_interval, least)
+        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows), has_states, snapshots)
 
     @functools.cached_property
     def ranks(self) -> RankAxis:

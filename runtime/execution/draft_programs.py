@@ -6,19 +6,18 @@ from typing import Any, Self
 
 import jax
 
-from palladio.runtime.execution.batch_builder import NUM_COLUMNS
 from palladio.runtime.execution.device_state import DeviceState, SlotInputs, Weights
 from palladio.runtime.execution.program import (
     Program,
     ProgramDesign,
     Results,
-    SamplingProgram,
+    SamplingOfRows,
     Takes,
     host_array,
     part_of_sampler,
     whole_sampler,
 )
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier
+from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.execution.verification import propose_drafts, verify_drafts
 from palladio.runtime.scheduling.scheduled_batch import Buckets, VerifyBucket
 
@@ -65,7 +64,7 @@ class Draft(Program):
         return new, None, None
 
 
-class Verify(SamplingProgram):
+class Verify(SamplingOfRows):
     """A token for each row, and one more for each of its drafts that agrees. Takes packed i32[B, NUM_COLUMNS] and, like
     `Sample`, masks; gives SampleOutput, stacked."""
 
@@ -86,15 +85,6 @@ class Verify(SamplingProgram):
         donated = {"lengths": state.lengths, "sampler": self.sampler_of(state)}
         hidden = state.hidden[self._bucket.forward.num_tokens]
         return Takes((state.head,), donated, (hidden, state.drafts, state.num_drafts))
-
-    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        size = self.key.num_requests
-        masks = (host_array(size, self.design.shape.mask_width),) if self.key.tier in MASKED_TIERS else ()
-        return host_array(size, NUM_COLUMNS), *masks
-
-    def pack(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        is_unmasked = len(arrays) == 1 and self.key.tier in MASKED_TIERS
-        return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
     def compute(
         self,

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -16,15 +16,14 @@ from palladio.runtime.execution.batch_builder import (
     read_batch,
     slot_rules,
 )
+from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import TIERS, Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
-    COMPARED_PAGES,
     RESET_TOKENS,
-    Compare,
     Decode,
     Forward,
     ForwardMedia,
@@ -216,6 +215,7 @@ class ModelRunner:
         for number in range(max([len(host.early_updates) for host in hosts])):
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array = None
+        self._copy_states(step, "before")
         if form.layout.num_steps == 1:
             if step.kind == "verify":
                 self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
@@ -224,6 +224,7 @@ class ModelRunner:
                 self.executor.run(ForwardMedia.key_of(*sizes), *arrays, self._write_embeds(step, sizes[1]))
             else:
                 self.executor.run(Forward.key_of(*sizes), *arrays)
+            self._copy_states(step, "after")
             last_array = next(iter(self.executor.state.last_hidden.values()))
         return ForwardedStep(step, form, hosts, self._tier(hosts), last_array)
 
@@ -255,21 +256,42 @@ class ModelRunner:
         results = (step.output, step.scores, step.embeddings)
         return [read_batch(batch, *self.executor.ranks.take(rank, results)) for rank, batch in step.planned.parts]
 
-    def page_difference(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]]) -> float:
+    def page_difference(
+        self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]], slots: tuple[int, int] = (0, 0)
+    ) -> float:
         """The largest relative difference of two pages' keys and values, in any pair; waits for the device.
 
         Args:
             pairs: of each block table. Exists with --cache-self-check only.
+            slots: whose states are compared too, where layers keep any; the scratch slot twice: none.
         """
         largest = 0.0
+        states = (np.array(slots, np.int32),) if self._design.shape.num_snapshots else ()
         for begin in range(0, max(map(len, pairs)), COMPARED_PAGES):
             numbers = np.zeros((2, len(pairs), COMPARED_PAGES), np.int32)
             for table, of_table in enumerate(pairs):
                 part = of_table[begin : begin + COMPARED_PAGES]
                 numbers[:, table, : len(part)] = np.reshape(part, (-1, 2)).T
-            compared = self.executor.run_on(rank, Compare.key_of(), numbers.reshape(2, -1))
+            compared = self.executor.run_on(rank, Compare.key_of(), numbers.reshape(2, -1), *states)
             largest = max(largest, float(compared))
         return largest
+
+    def _copy_states(self, step: ScheduledStep, when: Literal["before", "after"]) -> None:
+        """Snapshots into slots before a step, slots into snapshots after it."""
+        if not self._design.shape.num_snapshots:
+            return
+        copies = [None if batch is None else batch.copies for batch in step.batches]
+        if when == "before":
+            by_rank = [[] if each is None else list(each.before) for each in copies]
+        else:
+            by_rank = [[] if each is None else [(one.source, one.slot) for one in each.after] for each in copies]
+        while most := max(map(len, by_rank)):
+            size = next((size for size in COPIED_STATES if size >= most), COPIED_STATES[-1])
+            slots = np.zeros((len(by_rank), 2, size), np.int32)
+            for rank, pairs in enumerate(by_rank):
+                slots[rank, :, : len(pairs[:size])] = np.reshape(pairs[:size], (-1, 2)).T
+                del pairs[:size]
+            self.executor.run(CopyStates.key_of(size), list(slots))
 
     def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:
         form = StepForm.of(step, self._design.layouts, self._buckets)
@@ -304,6 +326,7 @@ class ModelRunner:
         layout, hosts = forwarded.form.layout, forwarded.hosts
         vectors = [host.forward for host in hosts], [host.sampling for host in hosts]
         output = self._run_tier(Decode, layout.num_requests, forwarded.tier, *vectors)
+        self._copy_states(forwarded.planned, "after")
         size = forwarded.form.bucket_size
         return InFlightStep(forwarded.planned, output, None, size, layout.num_steps, output.token_ids)
 

@@ -16,9 +16,9 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
-from palladio.runtime.execution.batch_builder import StepLayouts
+from palladio.runtime.execution.batch_builder import NUM_COLUMNS, StepLayouts
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
-from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
@@ -221,6 +221,20 @@ class SamplingProgram(Program):
         if self.key.tier == "full":
             return state._replace(**new)
         return state._replace(**{**new, "sampler": state.sampler.with_last_token(new["sampler"])})
+
+
+class SamplingOfRows(SamplingProgram):
+    """A sampling program after a forward pass. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed,
+    masks i32[B, mask_width]."""
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        size = self.key.num_requests
+        masks = (host_array(size, self.design.shape.mask_width),) if self.key.tier in MASKED_TIERS else ()
+        return host_array(size, NUM_COLUMNS), *masks
+
+    def pack(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        is_unmasked = len(arrays) == 1 and self.key.tier in MASKED_TIERS
+        return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
 
 def whole_sampler(taken: Any) -> SamplerState:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
+from palladio.runtime.execution.cache_programs import Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, SlotInputs, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL
@@ -16,19 +17,19 @@ from palladio.runtime.execution.program import (
     Program,
     ProgramDesign,
     Results,
+    SamplingOfRows,
     SamplingProgram,
     Takes,
     host_array,
     part_of_sampler,
     whole_sampler,
 )
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier, sample
+from palladio.runtime.execution.sampler import SampleTier, sample
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotRules, SlotTokens, reset_slot
 from palladio.runtime.execution.scoring import score_tokens
 from palladio.runtime.execution.step_functions import (
     decode_steps,
     forward_step,
-    page_difference,
     unpack_sampling,
     update_tables,
 )
@@ -36,7 +37,6 @@ from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 # A mask is for one step: it depends on the token before.
-COMPARED_PAGES = 64  # pages of each block table that one compare program compares
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
 
 
@@ -199,7 +199,7 @@ class Decode(SamplingProgram):
         return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
 
-class Sample(SamplingProgram):
+class Sample(SamplingOfRows):
     """One token for each row. Takes packed i32[B, NUM_COLUMNS] and, unless all tokens are allowed, masks
     i32[B, mask_width]; gives SampleOutput."""
 
@@ -213,15 +213,6 @@ class Sample(SamplingProgram):
     def takes(self, state: DeviceState) -> Takes:
         read = state.last_hidden[self.key.num_requests], state.lengths
         return Takes((state.head,), {"sampler": self.sampler_of(state)}, read)
-
-    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        size = self.key.num_requests
-        masks = (host_array(size, self.design.shape.mask_width),) if self.key.tier in MASKED_TIERS else ()
-        return host_array(size, NUM_COLUMNS), *masks
-
-    def pack(self, state: DeviceState, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        is_unmasked = len(arrays) == 1 and self.key.tier in MASKED_TIERS
-        return (*arrays, state.all_allowed[self.key.num_requests]) if is_unmasked else arrays
 
     def compute(
         self,
@@ -334,29 +325,9 @@ class Tables(Program):
         return (update_tables(tables, updates),), None, None
 
 
-class Compare(Program):
-    """Compares pages with others, see CacheSelfCheck. Takes pages i32[2, G·COMPARED_PAGES], so many of each block
-    table; gives f32[]."""
-
-    kind = "compare"
-
-    @classmethod
-    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
-        return [cls(design)] if design.shape.checks_cache else ()
-
-    def takes(self, state: DeviceState) -> Takes:
-        return Takes(read=(state.kv_cache,))
-
-    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return (host_array(2, self.design.shape.num_tables * COMPARED_PAGES),)
-
-    def compute(self, kv_cache: tuple[jax.Array, ...], pages: jax.Array) -> Results:
-        return (), None, page_difference(kv_cache, pages, self.design.shape.cache.groups.tables)
-
-
 PROGRAMS: Final[tuple[type[Program], ...]] = (
     *(Draft, Forward, ForwardMedia, WriteEmbeds, Verify, Decode),
-    *(Score, Pool, Sample, Reset, Tables, Compare),
+    *(Score, Pool, Sample, Reset, Tables, Compare, CopyStates),
 )
 
 

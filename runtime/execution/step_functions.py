@@ -9,6 +9,7 @@ has reserved pages for is one of the scratch slot (an index out of range would b
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -255,6 +256,37 @@ def unpack_sampling(packed: jax.Array, lengths: jax.Array) -> SamplingBatch:
         min_position=ints(columns.MIN_POSITION),
         has_bias=ints(columns.HAS_BIAS) != 0,
     )
+
+
+def copy_states(states: Any, sources: jax.Array, targets: jax.Array) -> Any:
+    """States of slots as those of others, one copy after the other.
+
+    Args:
+        states: arrays [S, …]. sources, targets: i32[N], slots; the scratch slot as both where there are fewer copies.
+    """
+
+    def copy(array: jax.Array) -> jax.Array:
+        for number in range(sources.shape[0]):  # a scatter would copy all of it on some targets
+            row = jax.lax.dynamic_index_in_dim(array, sources[number], keepdims=False)
+            array = jax.lax.dynamic_update_index_in_dim(array, row, targets[number], 0)
+        return array
+
+    return jax.tree.map(copy, states)
+
+
+def state_difference(states: Any, slots: jax.Array) -> jax.Array:
+    """How much the states of slots[0] differ from those of slots[1], as page_difference tells it; of the worst array.
+
+    Args:
+        states: arrays [S, …]. slots: i32[2]; the scratch slot beside itself: nothing is compared.
+    """
+
+    def differ(array: jax.Array) -> jax.Array:
+        fresh, copied = (array[slot].astype(jnp.float32) for slot in slots)
+        size = jnp.square(fresh).sum() + jnp.finfo(jnp.float32).tiny
+        return jnp.nan_to_num(jnp.sqrt(jnp.square(fresh - copied).sum() / size), nan=jnp.inf)
+
+    return functools.reduce(jnp.maximum, [differ(array) for array in jax.tree.leaves(states)])
 
 
 def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: Sequence[tuple[int, ...]]) -> jax.Array:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import EngineTransport, Liveness
-from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.text.hub import Told, read_sampling_defaults, resolve_source
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _STOP_TIMEOUT = 10.0
@@ -194,9 +195,9 @@ class AsyncEngine:
         """See EngineClient.flush_cache."""
         await order(self._call, FlushCache, 20.0, OverloadedError)
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         """See EngineClient.stats."""
-        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity), timeout)
+        reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity, pages=pages), timeout)
         assert reply.stats is not None
         return reply.stats
 
@@ -254,7 +255,16 @@ class AsyncEngine:
         if survival.crash_dump_folder is not None:
             folder = prepare_folder(survival.crash_dump_folder).resolve()
             survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
-        source = await asyncio.to_thread(resolve_source, config.source)
+        loop = asyncio.get_running_loop()
+
+        def tell(progress: LoadProgress) -> None:
+            loop.call_soon_threadsafe(self._on_message, progress)
+
+        stop = threading.Event()
+        try:
+            source = await asyncio.to_thread(resolve_source, config.source, told=Told(tell, stop=stop))
+        finally:
+            stop.set()  # else its thread would go on with a download, and this process could not end
         self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
         self._resolved = dataclasses.replace(config, source=source, survival=survival)
         return self._resolved

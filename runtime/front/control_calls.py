@@ -34,10 +34,13 @@ class ControlCalls:
             EngineDeadError: the engine failed, or gave no answer in time.
         """
         call_id = next(self._ids)
-        reply = self._waiting[call_id] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
+        self._waiting[call_id] = reply
         self._send(message(call_id))
         try:
-            return await asyncio.wait_for(reply, timeout)
+            # Before Python 3.12, asyncio.wait_for drops a cancellation that comes with the answer.
+            async with asyncio.timeout(timeout):
+                return await reply
         except TimeoutError:
             raise EngineDeadError(f"the engine did not answer within {timeout:g} s") from None
         finally:

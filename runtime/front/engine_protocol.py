@@ -87,12 +87,13 @@ class EngineClient(Protocol):
             OverloadedError: requests are running.
         """
 
-    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False) -> EngineStats:
+    async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         """A snapshot from the engine loop itself.
 
         Args:
             timeout: seconds.
             check_integrity: look for pages and slots that are owned wrongly; no step runs meanwhile.
+            pages: with maps of the pages; no step is planned meanwhile.
 
         Raises:
             EngineDeadError: the engine ended or does not answer within `timeout` seconds.

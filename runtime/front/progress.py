@@ -12,7 +12,11 @@ from tqdm import tqdm
 from palladio.runtime.interface.messages import LoadProgress
 
 _LINE_INTERVAL = 5.0  # seconds between two log lines
-_PHASES = {"load": ("Loading weights", "tensors"), "compile": ("Compiling programs", "programs")}
+_PHASES = {
+    "download": ("Downloading", "B"),
+    "load": ("Loading weights", "tensors"),
+    "compile": ("Compiling programs", "programs"),
+}
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,12 @@ class ProgressDisplay:
             if self._draws:
                 title, unit = _PHASES[progress.phase]
                 columns, rows = shutil.get_terminal_size()  # 80 × 24 where the terminal says 0, which tqdm would take
-                self._bar = tqdm(total=progress.total, desc=title, unit=f" {unit}", ncols=columns, nrows=rows)
+                scaled = (
+                    {"unit": "B", "unit_scale": True, "unit_divisor": 1000} if unit == "B" else {"unit": f" {unit}"}
+                )
+                self._bar = tqdm(
+                    total=progress.total, initial=progress.done, desc=title, ncols=columns, nrows=rows, **scaled
+                )
         self._last = progress
         if self._bar is not None:
             self._bar.update(progress.done - self._bar.n)
@@ -57,7 +66,11 @@ class ProgressDisplay:
         self._line_time = now
         title, unit = _PHASES[last.phase]
         left = "" if last.eta_seconds is None else f", about {last.eta_seconds:.0f} s left"
-        logger.info("%s: %d/%d %s, %.0f s%s", title, last.done, last.total, unit, now - self._phase_start, left)
+        seconds = now - self._phase_start
+        if unit == "B":
+            logger.info("%s: %.2f of %.2f GB, %.0f s%s", title, last.done / 1e9, last.total / 1e9, seconds, left)
+        else:
+            logger.info("%s: %d/%d %s, %.0f s%s", title, last.done, last.total, unit, seconds, left)
 
     def close(self) -> None:
         """The start is over, well or not."""

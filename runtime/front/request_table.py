@@ -16,7 +16,8 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RefusedOutputError, RequestOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.text.tokenizer import Tokenizer
 
 MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes

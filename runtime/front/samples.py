@@ -13,6 +13,7 @@ from palladio.runtime.interface.errors import ContextLengthError, InvalidRequest
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
+from palladio.runtime.interface.timeline import Timeline
 from palladio.runtime.interface.token_rules import MAX_STOP_TOKEN_IDS
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
@@ -231,6 +232,7 @@ class SampleProcessor:
         self._num_retractions = 0
         self._times: RequestTimes | None = None
         self._trace: RequestTrace | None = None
+        self._timeline = Timeline() if request.options.timeline else None
         self._first_token: float | None = None
         self._detokenize_seconds = 0.0
         self._detokenizer: IncrementalDetokenizer | None = None
@@ -256,12 +258,15 @@ class SampleProcessor:
 
     def process(self, output: TokenOutput) -> RequestOutput:
         """Takes the next output of the engine; nothing may follow once the result has `finish`."""
-        if self._is_plain and output.finish is None and output.times is None:
+        if self._is_plain and output.finish is None and output.trace is None:
             return self._process_plain(output)
         begun = time.perf_counter()
         if self._first_token is None and output.token_ids:
             self._first_token = time.time()
         times, trace = output.times, output.trace
+        if self._timeline is not None and trace is not None and trace.timeline is not None:
+            self._timeline.extend(trace.timeline)
+            trace.tell(self._timeline)  # whoever has a trace of this sample sees what comes later
         if times is not None:
             self._times, self._trace = times, trace
         self._cached_tokens = output.cached_tokens
@@ -275,6 +280,8 @@ class SampleProcessor:
             if self._matched is not None:  # only with a stop string that contains U+FFFD, or a pattern
                 finish = FinishReason("stop", matched=self._matched)
         self._num_tokens += num_taken
+        if self._timeline is not None and num_taken < len(output.token_ids):
+            self._timeline.take_back(len(output.token_ids) - num_taken)
         self._detokenize_seconds += time.perf_counter() - begun
         return RequestOutput(
             request_id=self._request_id,
@@ -289,7 +296,7 @@ class SampleProcessor:
             cached_tokens=self._cached_tokens,
             num_retractions=self._num_retractions,
             times=times if finish is None else self._final_times(),
-            trace=trace if finish is None else self._trace,
+            trace=None if times is None and finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
             embedding=output.embedding,
         )

@@ -95,6 +95,12 @@ class CacheConfig:
             frequently used.
         cache_self_check: Fraction of prefix cache hits (0 … 1) to recompute and compare while the engine is idle. A
             difference is logged with the request's id and turns the prefix cache off.
+        state_snapshot_bytes: Memory of each device for snapshots, of models whose layers keep states (Qwen3-Next): the
+            prefix cache finds a prompt's beginning only where a snapshot of the states was kept. 0 turns the prefix
+            cache of such models off. Default: 20 % of what weights leave, and no more than 4 snapshots for each request
+            that may run.
+        state_snapshot_interval: Tokens of a prompt between two such snapshots; a prompt has one at its last full page
+            too, and where it departs from an earlier one. Default: the size of a chunk (--chunked-prefill-size).
     """
 
     page_size: int | None = None
@@ -104,6 +110,8 @@ class CacheConfig:
     disable_radix_cache: bool = False
     radix_eviction_policy: Literal["lru", "lfu"] = "lru"
     cache_self_check: float = 0.0
+    state_snapshot_bytes: int | None = None
+    state_snapshot_interval: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -115,7 +123,8 @@ class SchedulerConfig:
 
     Attributes:
         max_running_requests: Maximum requests decoding at the same time, summed over all data-parallel ranks. Default:
-            256 per rank on TPU and GPU, 64 on CPU.
+            256 per rank on TPU and GPU, 64 on CPU; fewer where the states of layers (Qwen3-Next) would take more than
+            30 % of what weights leave.
         max_queued_requests: Maximum waiting requests; further requests get a 503. Default: no limit.
         max_prefill_tokens: Maximum prompt tokens in one prefill step.
         chunked_prefill_size: Longer prompts are prefilled in chunks of this many tokens. -1: never split. Default: 8192
@@ -169,6 +178,9 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
             implementation. reference: plain jnp, for tests.
+        cpu_products: How a CPU multiplies one or a few rows with bfloat16 weights. native: a small C++ library of ours,
+            compiled at the first start and kept beside the compilation cache; about twice as fast. xla: the XLA
+            compiler's own product. auto: native where a C++ compiler is on PATH, else xla; the log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -193,6 +205,7 @@ class ExecutionConfig:
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
+    cpu_products: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
@@ -264,6 +277,9 @@ class EngineConfig:
         cache, scheduler, execution = self.cache, self.scheduler, self.execution
         check_positive("--page-size", cache.page_size)
         check_positive("--max-total-tokens", cache.max_total_tokens)
+        check_positive("--state-snapshot-interval", cache.state_snapshot_interval)
+        if cache.state_snapshot_bytes is not None and cache.state_snapshot_bytes < 0:
+            raise ConfigError(f"--state-snapshot-bytes must be at least 0, got {cache.state_snapshot_bytes}")
         check_positive("--context-length", self.source.context_length)
         check_positive("--max-running-requests", scheduler.max_running_requests)
         check_positive("--max-queued-requests", scheduler.max_queued_requests)

@@ -281,6 +281,7 @@ class RequestOptions:
             its pages up to them, and takes part in their steps as far as that hardly makes them longer.
         dp_rank: the data-parallel rank (--dp-size) that is to run it; None: --load-balance-method chooses.
         owner: the API key's owner who asked, by name; empty on servers without keys, and offline.
+        timeline: what becomes of it is recorded step by step, see TimelineRecord.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -292,6 +293,7 @@ class RequestOptions:
     background: bool = False
     dp_rank: int | None = None
     owner: str = ""
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -310,6 +312,7 @@ class RequestOptions:
         timeout: float | None = None,
         routed_dp_rank: int | None = None,
         owner: str = "",
+        timeline: bool | None = None,
     ) -> Self:
         """From a caller's fields; None: not given.
 
@@ -323,7 +326,7 @@ class RequestOptions:
         _check_salt("cache_salt", cache_salt)
         _check_salt("extra_key", extra_key)
         salt = _join_salts(cache_salt, extra_key)
-        return cls(salt, 0 if priority is None else priority, timeout, dp_rank=routed_dp_rank, owner=owner)
+        return cls(salt, 0 if priority is None else priority, timeout, False, routed_dp_rank, owner, bool(timeline))
 
     def resolve(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
         """The options as this server's flags complete them.

@@ -3,13 +3,16 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import EmbedsSpec
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
+from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.snapshot_counts import SnapshotCounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,11 +34,13 @@ class GetStats:
     """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
 
     Attributes:
-        check_integrity: of pages and slots; takes time, and no step runs meanwhile.
+        check_integrity: of pages and slots, if nothing runs; takes time, and no step runs meanwhile.
+        pages: with maps of the pages; likewise.
     """
 
     call_id: int
     check_integrity: bool = False
+    pages: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,41 +87,6 @@ class HistogramData:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ProgramReport:
-    """How a program came to be.
-
-    Attributes:
-        name: what it does, and its bucket.
-        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled; "failed",
-            it could not be compiled in the background.
-        seconds: that it took, tracing included.
-    """
-
-    name: str
-    result: str
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CompileStats:
-    """The closed set of programs, and how far it is built.
-
-    Attributes:
-        num_programs: in the set.
-        programs: those that are built.
-        wait_seconds: that steps have waited for programs which were not (--compile lazy).
-    """
-
-    num_programs: int = 0
-    programs: list[ProgramReport] = dataclasses.field(default_factory=list)
-    wait_seconds: float = 0.0
-
-    def count(self, result: str) -> int:
-        """Programs that were made this way."""
-        return sum(program.result == result for program in self.programs)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Bytes of a device's memory, as planned.
 
@@ -125,7 +95,7 @@ class MemoryReport:
         weights, kv_cache: of this model.
         state: of the sampler and the block tables.
         workspace: that the programs need beside these, see workspace_of.
-        layer_states: states that layers keep for each slot, in place of keys and values.
+        layer_states: states that layers keep for each slot, in place of keys and values. snapshots: copies of such.
     """
 
     total: int = 0
@@ -135,10 +105,11 @@ class MemoryReport:
     state: int = 0
     workspace: int = 0
     layer_states: int = 0
+    snapshots: int = 0
 
     @property
     def planned(self) -> int:
-        return self.weights + self.kv_cache + self.layer_states + self.state + self.workspace
+        return self.weights + self.kv_cache + self.layer_states + self.snapshots + self.state + self.workspace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,7 +176,7 @@ class LiveRequest:
 
 
 @dataclasses.dataclass(frozen=True)  # without slots, so that `vars` sums many: asdict copies each number
-class RankStats:
+class RankStats(SnapshotCounts):
     """What one data-parallel rank is at; or several together, see `EngineStats.total`.
 
     Attributes:
@@ -220,6 +191,7 @@ class RankStats:
         num_evicted_tokens: dropped from the prefix cache to make room.
         num_waiting_tokens: of the prompts of waiting requests, and of what retracted ones had generated.
         num_draft_rows: in steps with drafts, since the start. num_draft_tokens, num_accepted_drafts: theirs.
+        num_prefill_tokens: of prompts, and again of retracted requests, that steps have computed since the start.
     """
 
     num_running: int = 0
@@ -238,6 +210,7 @@ class RankStats:
     num_draft_rows: int = 0
     num_draft_tokens: int = 0
     num_accepted_drafts: int = 0
+    num_prefill_tokens: int = 0
 
     @property
     def drafts(self) -> DraftCounts:
@@ -261,6 +234,7 @@ class EngineStats:
         memory: of one device.
         steps: since the start, by bucket.
         num_grammars: compiled ones that are kept; grammar_bytes: that they hold, and others that outputs follow.
+        pages: of each rank, if they were asked for.
     """
 
     ranks: list[RankStats]
@@ -276,6 +250,7 @@ class EngineStats:
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
     num_grammars: int = 0
     grammar_bytes: int = 0
+    pages: list[PageMap] = dataclasses.field(default_factory=list)
 
     @property
     def total(self) -> RankStats:
@@ -295,7 +270,7 @@ class LoadProgress:
     """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
 
     Attributes:
-        phase: "load" (tensors) or "compile" (programs).
+        phase: "download" (bytes), "load" (tensors) or "compile" (programs).
         done, total: counts within the phase.
         eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
     """

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
+from palladio.runtime.interface.timeline import Timeline
 
 WaitReason = Literal["slots", "memory", "step", "compile"]
 
@@ -130,6 +131,7 @@ class RequestTrace:
         decode: the engine's decode steps while it decoded.
         compile_seconds: that steps took to compile programs while it was here.
         drafts: its own.
+        timeline: see RequestOptions.timeline; of an engine's output: what came since the last one.
     """
 
     queued: float = 0.0
@@ -140,6 +142,7 @@ class RequestTrace:
     decode: DecodeSteps = DecodeSteps()
     compile_seconds: float = 0.0
     drafts: DraftCounts = dataclasses.field(default_factory=DraftCounts)
+    timeline: Timeline | None = None
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         self.num_chunks += 1
@@ -161,6 +164,9 @@ class RequestTrace:
     def add_drafts(self, room: int, num_accepted: int) -> None:
         """See DraftCounts.add."""
         self.drafts.add(room, num_accepted)
+
+    def tell(self, timeline: Timeline) -> None:
+        self.timeline = timeline
 
     def copy(self) -> "RequestTrace":
         """One that later events do not change."""
@@ -243,7 +249,8 @@ class TokenOutput:
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
         embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
-        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last.
+        times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last;
+            others have a trace if there is something new in its `timeline`.
     """
 
     request_id: str
@@ -264,6 +271,11 @@ class TokenOutput:
     def end(self, finish: FinishReason, times: RequestTimes, trace: RequestTrace) -> None:
         """It is the request's last output."""
         self.finish, self.times, self.trace = finish, times, trace
+
+    def tell(self, timeline: Timeline) -> None:
+        """Args: timeline: of what came since the last output."""
+        self.trace = self.trace or RequestTrace()
+        self.trace.tell(timeline)
 
     def cut(self, num_tokens: int) -> None:
         """Drops all but the first tokens."""
@@ -340,18 +352,6 @@ class RequestOutput:
         self.finish, self.completion_tokens = later.finish, later.completion_tokens
         self.cached_tokens, self.num_retractions = later.cached_tokens, later.num_retractions
         self.detokenize_seconds, self.embedding = later.detokenize_seconds, later.embedding
-
-
-class RefusedOutputError(Exception):
-    """The cause of the error that ends a request before its first output: what the engine told of it.
-
-    Attributes:
-        output: the refused sample's only one.
-    """
-
-    def __init__(self, output: RequestOutput) -> None:
-        super().__init__(f"of request {output.request_id}")
-        self.output = output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

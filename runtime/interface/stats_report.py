@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from palladio.runtime.interface.messages import EngineStats, HistogramData
+from palladio.runtime.interface.snapshot_counts import SnapshotCounts
 
-_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens")
+_OF_SNAPSHOTS = tuple(field.name for field in dataclasses.fields(SnapshotCounts))
+_OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens", *_OF_SNAPSHOTS)
 
 
 def describe_stats(stats: EngineStats) -> dict[str, Any]:
@@ -17,7 +19,8 @@ def describe_stats(stats: EngineStats) -> dict[str, Any]:
     and its `cache_hit_rate`. `avg_spec_accept_length`: tokens that a row with drafts gives."""
     values, total, idle = dataclasses.asdict(stats), dataclasses.asdict(stats.total), stats.device_idle
     ranks = values.pop("ranks")
-    values.pop("unassigned")
+    for name in ("unassigned", "pages"):
+        del values[name]
     cache = {"enabled": values.pop("cache_enabled")}
     cache |= {name: total.pop(name) for name in _OF_CACHE}
     cache |= {name: values.pop(name) for name in ("num_self_checks", "num_self_check_failures")}

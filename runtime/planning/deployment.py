@@ -20,10 +20,11 @@ from palladio.model.sharding import make_abstract_mesh
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.engine_plan import abstract_weights, check_experts, device_shape, memory_needs
+from palladio.runtime.core.engine_plan import abstract_weights, device_shape, needs_of
 from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_states
+from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_experts, check_states
+from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.program import ProgramDesign, StaticModel
 from palladio.runtime.execution.programs import declare_programs
@@ -138,6 +139,9 @@ class Deployment:
             structure, weights = shapes.of(num_shards, num_expert_parts, num_sharing, dtypes)
         else:
             structure, weights = abstract_weights(model, dtypes, mesh, kernels)
+        needs = needs_of(config, place.chip.platform, limits, shape, weights)
+        memory = DeviceMemory(place.chip.memory, place.chip.memory)
+        limits, shape = with_states(config, model, defaults, (limits, shape), memory, needs)
         return cls(
             place=place,
             num_shards=num_shards,
@@ -162,15 +166,8 @@ class Deployment:
         Raises:
             ConfigError: it does not fit; the message says what would.
         """
-        needs = memory_needs(
-            self.place.chip.platform,
-            self.shape,
-            self.weights,
-            num_mask_rows=0 if self.shape.pooling else sum(self.buckets.sample),
-            useful_tokens=self.limits.useful_pool_tokens,
-            wanted_tokens=config.cache.max_total_tokens,
-            fraction=config.cache.mem_fraction_static,
-        )
+        platform = self.place.chip.platform
+        needs = needs_of(config, platform, self.limits, self.shape, self.weights, self.buckets)
         memory = self.place.chip.memory
         attention = "gpu_triton" if self.place.chip.platform == "gpu" else "tpu"  # on a GPU for all caches of 8 bits
         return plan_cache(attention, self.shape, DeviceMemory(memory, memory), needs, workspace)
@@ -246,7 +243,8 @@ class Deployment:
     def state_bytes(self) -> float:
         """Of the states that layers keep of a request, on one device."""
         cache = self.shape.cache
-        return bytes_per_device(cache.states(cache.abstract(1, self.shape.mesh))) / self.shape.num_slots
+        num_slots = self.shape.num_slots + self.shape.num_snapshots
+        return bytes_per_device(cache.states(cache.abstract(1, self.shape.mesh))) / num_slots
 
     def num_requests(self, context: int, memory: MemoryPlan) -> int:
         """Requests of so many tokens each that a data-parallel rank's KV cache holds."""

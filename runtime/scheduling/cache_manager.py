@@ -7,7 +7,6 @@ that is planned still reads what its first token sees, and may be cut short. In 
 that a later request can begin at any place that was not needed otherwise.
 """
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -17,6 +16,8 @@ from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
 
 
@@ -66,59 +67,12 @@ class Prefix:
     Attributes:
         node: where the match ends; None: the request has nothing to do with the cache.
         pages: that hold the matched tokens.
-        num_idle_pages: of those, held by nobody yet, so that they count as available until the request takes them.
         windows: of each windowed group those pages that the next token sees.
     """
 
     node: RadixNode | None
     pages: list[int]
-    num_idle_pages: int = 0
     windows: list[list[WindowPage]] = dataclasses.field(default_factory=list)
-
-
-class Released:
-    """What running requests would give up, one after the other: counted, nothing changes.
-
-    Args:
-        keeps_all: see PageGroups.
-
-    Attributes:
-        num_pages: that would be available in addition.
-    """
-
-    def __init__(self, *, keeps_all: bool) -> None:
-        self.num_pages = 0
-        self._weight = int(keeps_all)
-        self._num_locks: collections.Counter[RadixNode] = collections.Counter()  # of each node, theirs
-        self._num_held: collections.Counter[WindowPage] = collections.Counter()  # of each page, those of theirs
-
-    def add(self, request: Request) -> None:
-        """One more running request."""
-        self.num_pages += len(request.duplicates)
-        self.num_pages += self._weight * (len(request.pages) - request.num_tree_pages)
-        node = request.node
-        while node is not None and node.parent is not None:
-            self._num_locks[node] += 1
-            self.num_pages += self._weight * len(node.pages) if self._is_idle(node) else 0
-            node = node.parent
-        for held in request.windows:
-            self.num_pages += len(held.own_numbers())
-            for page in held.shared:
-                self._num_held[page] += 1
-                self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
-
-    def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
-        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
-        count = 0
-        while node is not None and self._is_idle(node):
-            count += self._weight * len(node.pages)
-            node = node.parent
-        for places in windows:
-            count += sum(len(page.ids) for page in places if page.num_holders == self._num_held[page])
-        return count
-
-    def _is_idle(self, node: RadixNode) -> bool:
-        return node.lock_count == self._num_locks[node]
 
 
 TableUpdate = tuple[int, int, int]
@@ -139,6 +93,7 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
+        snapshots: of states, which it has where layers keep states; None: it has none.
     """
 
     def __init__(
@@ -153,7 +108,10 @@ class CacheManager:
         self.page_size = groups.page_size
         self.num_tables = groups.num_tables
         self.allocator = PageAllocator(num_pages)
-        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all)
+        self.tree = RadixCache(eviction_policy, groups.windows, keeps_all=groups.keeps_all, snapshots=groups.snapshots)
+        self.snapshots: StateSnapshots | None = None
+        if self.tree.snapshots is not None:
+            self.snapshots = StateSnapshots(self.tree, self.tree.snapshots, groups.page_size, self._keys)
         self._table_updates: list[TableUpdate] = []
         self.shares_prefixes = shares_prefixes
         self._with_duplicates: list[Request] = []
@@ -195,13 +153,14 @@ class CacheManager:
             num_prompt_tokens=self._num_prompt_tokens,
             num_hit_tokens=self._num_hit_tokens,
             num_evicted_tokens=self._tokens(self._num_evicted_pages),
+            **({} if self.tree.snapshots is None else vars(self.tree.snapshots.counts())),
         )
 
     def find_prefix(self, request: Request) -> Prefix:
         """The longest cached prefix of a waiting request's tokens; the last token is never part of it, because its
         logits are needed, and nothing is where the logprobs of the whole prompt are."""
         if not (self.shares_prefixes and request.shares_prefix):
-            return Prefix(None, [], windows=[[] for _ in self.groups.windows])
+            return Prefix(None, [], [[] for _ in self.groups.windows])
         count = (len(request.token_ids) - 1) // self.page_size if request.prompt_logprobs is None else 0
         return self.find_pages(request, count)
 
@@ -212,11 +171,7 @@ class CacheManager:
             keys = keys[: self._num_cached(request, keys)]
         node, pages = self.tree.match(keys, salt)
         windows = self.tree.windows.before(node, len(pages)) if self.groups.windows else []
-        return Prefix(node, pages, self.released().num_idle_pages(node, windows), windows)
-
-    def released(self) -> Released:
-        """Nothing, so far."""
-        return Released(keeps_all=self.groups.keeps_all)
+        return Prefix(node, pages, windows)
 
     def num_cached_tokens(self, request: Request) -> int:
         """Of a waiting request: as many as `find_prefix` would find."""
@@ -237,6 +192,8 @@ class CacheManager:
             self.hold(prefix)
             self._num_prompt_tokens += len(request.token_ids)
             self._num_hit_tokens += request.num_computed
+            if self.snapshots is not None:
+                self.snapshots.admit(request, prefix.node)
         for group, places in zip(self.groups.windows, prefix.windows, strict=True):
             held = HeldWindow.after(group, len(prefix.pages), places)
             request.windows.append(held)
@@ -326,6 +283,8 @@ class CacheManager:
         """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
+            if self.snapshots is not None:
+                self.snapshots.release(request, keeps=self.shares_prefixes)
             self.tree.unlock(request.node, [place for held in request.windows for place in held.shared])
         self.allocator.free(request.duplicates)
         if self.groups.keeps_all:
@@ -340,7 +299,10 @@ class CacheManager:
             self.flush()
 
     def num_lost_tokens(self, request: Request) -> int:
-        """Computed tokens of a running request that nobody else holds: a retraction may lose them."""
+        """Computed tokens of a running request that nobody else holds: a retraction may lose them. Where layers keep
+        states, those behind its last snapshot, which it would compute again in any case."""
+        if self.snapshots is not None:
+            return request.num_computed - self.snapshots.reach(request)
         shared, node = 0, request.node
         while node is not None:
             if node.lock_count > 1:
@@ -355,7 +317,18 @@ class CacheManager:
     def disable_sharing(self) -> None:
         """Drops the prefix cache for good; what running requests hold of it goes with them."""
         self.shares_prefixes = False
+        if self.snapshots is not None:
+            self.snapshots.close()
         self.flush()
+
+    def with_copies(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The next step that the device runs, with what it copies of states. Args: batch: whose rows are final."""
+        return batch if self.snapshots is None else dataclasses.replace(batch, copies=self.snapshots.plan(batch))
+
+    def confirm(self, batch: ScheduledBatch) -> None:
+        """A step has run, and its rows are read next."""
+        if self.snapshots is not None and batch.copies is not None:
+            self.snapshots.confirm(batch.copies)
 
     def check_integrity(self, running: Iterable[Request]) -> None:
         """Checks that every page has exactly one owner, see page_owners.
@@ -363,7 +336,8 @@ class CacheManager:
         Raises:
             AssertionError: it has not; the message says which page.
         """
-        check_owners(self.allocator.num_pages, self.allocator.free_pages, self.tree, self.groups, list(running))
+        taken = [] if self.snapshots is None else list(self.snapshots.taken)
+        check_owners(self.allocator.num_pages, self.allocator.free_pages, self.tree, self.groups, list(running), taken)
 
     def _keys(self, request: Request, begin: int, end: int) -> list[PageKey]:
         """Kept with the request: one that waits is looked up at many steps."""

@@ -14,8 +14,10 @@ from collections.abc import Hashable, Sequence
 
 from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
+from palladio.runtime.scheduling.page_map import map_pages
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
@@ -129,7 +131,7 @@ class DataParallelScheduler:
         """Plans the next step; None when nothing can run (yet)."""
         if len(self.schedulers) == 1:
             batch = self.schedulers[0].schedule()
-            return None if batch is None else ScheduledStep((batch,))
+            return None if batch is None else ScheduledStep((self.schedulers[0].cache.with_copies(batch),))
         self._loads = None
         for scheduler in self.schedulers:
             scheduler.prepare()
@@ -167,6 +169,10 @@ class DataParallelScheduler:
             for scheduler in self.schedulers
         ]
 
+    def page_maps(self) -> list[PageMap]:
+        """Of each rank."""
+        return [map_pages(scheduler.cache, list(scheduler.running)) for scheduler in self.schedulers]
+
     def _plan(self, turn: ScheduleTurn) -> ScheduledStep | None:
         if turn == "foreground":
             self.turns.look_at_foreground([scheduler.turns for scheduler in self.schedulers])
@@ -186,7 +192,9 @@ class DataParallelScheduler:
         prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
         for scheduler in self.schedulers:
             scheduler.take_turn(prefilled=prefilled)
-        return ScheduledStep(tuple(batches))
+        caches = [scheduler.cache for scheduler in self.schedulers]
+        final = (one if one is None else cache.with_copies(one) for cache, one in zip(caches, batches, strict=True))
+        return ScheduledStep(tuple(final))
 
     def _move_waiting(self) -> None:
         """Moves a request, each time, into each rank in which nobody waits and which has room for it, from the longest

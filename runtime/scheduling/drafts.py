@@ -48,10 +48,13 @@ def draft_rows(
 
 
 def long_rows(decoding: list[Request], limits: SchedulerLimits, cache: CacheManager) -> list[ScheduledRow]:
-    """A row for each request, of as many steps as one program takes; of one where there are too few pages."""
+    """A row for each request, of as many steps as one program takes; of one where there are too few pages. Where states
+    are copied, none goes over the end of a page."""
     rows = []
     for request in decoding:
         count = min(limits.num_decode_steps, request.max_remaining_tokens)
+        if cache.snapshots is not None:
+            count = min(count, cache.page_size - request.num_computed % cache.page_size)
         grown = cache.grow(request, request.num_computed + count)
         rows.append(decode_row(request, count if grown else 1))
     return rows

@@ -1,5 +1,6 @@
 """The KV budget: who is admitted, how much output to expect, and who gives its pages up when memory runs out."""
 
+import collections
 import dataclasses
 import logging
 import time
@@ -8,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from palladio.runtime.interface.outputs import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
+from palladio.runtime.scheduling.radix_node import RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.window_pages import WindowPage
 
 INIT_RATIO = 0.7
 MIN_RATIO_FACTOR = 0.14
@@ -95,18 +98,22 @@ class KVBudget:
         """Whether there is cache for a waiting request. Args: as for needed_tokens."""
         return self.needed_tokens(request, prefix, reserved) <= self._cache.num_available_pages * self._cache.page_size
 
-    def needed_tokens(self, request: Request, prefix: Prefix, reserved: int) -> int:
+    def needed_tokens(self, request: Request, prefix: Prefix, reserved: int, released: "Released | None" = None) -> int:
         """Tokens of cache that have to be available for a waiting request to be admitted; those of each block table
         count.
 
         Args:
             reserved: for the requests that run.
+            released: what they give up before; None: nothing. Pages of the prefix that nobody holds count as available
+                until the request takes them.
         """
         size = self._cache.page_size
         rest = len(request.token_ids) - len(prefix.pages) * size
         wanted = rest + self.ratio.expected_output(request) + size
         held = [len(places) for places in prefix.windows]
-        return self._growth(wanted, held, self._limits.max_step_tokens) + reserved + prefix.num_idle_pages * size
+        growth = self._growth(wanted, held, self._limits.max_step_tokens)
+        released = Released(keeps_all=self._cache.groups.keeps_all) if released is None else released
+        return growth + reserved + released.num_idle_pages(prefix.node, prefix.windows) * size
 
     def expected_tokens(self, request: Request) -> int:
         """Tokens of cache that a running request will still take: the rest of its prefill, and its expected output."""
@@ -138,6 +145,51 @@ class KVBudget:
         return AdmissionCheck(self, self._cache, request, len(self._running), self.num_slots(buckets), others)
 
 
+class Released:
+    """What running requests would give up, one after the other: counted, nothing changes.
+
+    Args:
+        keeps_all: see PageGroups.
+
+    Attributes:
+        num_pages: that would be available in addition.
+    """
+
+    def __init__(self, *, keeps_all: bool) -> None:
+        self.num_pages = 0
+        self._weight = int(keeps_all)
+        self._num_locks: collections.Counter[RadixNode] = collections.Counter()  # of each node, theirs
+        self._num_held: collections.Counter[WindowPage] = collections.Counter()  # of each page, those of theirs
+
+    def add(self, request: Request) -> None:
+        """One more running request."""
+        self.num_pages += len(request.duplicates)
+        self.num_pages += self._weight * (len(request.pages) - request.num_tree_pages)
+        node = request.node
+        while node is not None and node.parent is not None:
+            self._num_locks[node] += 1
+            self.num_pages += self._weight * len(node.pages) if self._is_idle(node) else 0
+            node = node.parent
+        for held in request.windows:
+            self.num_pages += len(held.own_numbers())
+            for page in held.shared:
+                self._num_held[page] += 1
+                self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
+
+    def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
+        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
+        count = 0
+        while node is not None and self._is_idle(node):
+            count += self._weight * len(node.pages)
+            node = node.parent
+        for places in windows:
+            count += sum(len(page.ids) for page in places if page.num_holders == self._num_held[page])
+        return count
+
+    def _is_idle(self, node: RadixNode) -> bool:
+        return node.lock_count == self._num_locks[node]
+
+
 class AdmissionCheck:
     """Whether a waiting request fits, and whether it would if running ones gave up their pages and slots.
 
@@ -163,16 +215,14 @@ class AdmissionCheck:
         self._expected = {other: kv_budget.expected_tokens(other) for other in others}
         self._reserved = sum(self._expected.values())
         self._prefix = cache.find_prefix(request)
-        self._released = cache.released()
+        self._released = Released(keeps_all=cache.groups.keeps_all)
 
     def suffices(self) -> bool:
         """Whether the request fits without those that were left out. Alone it does: the front refuses those that do not
         fit an empty pool."""
         if self._num_running >= self._num_slots:
             return False
-        num_idle_pages = self._released.num_idle_pages(self._prefix.node, self._prefix.windows)
-        prefix = dataclasses.replace(self._prefix, num_idle_pages=num_idle_pages)
-        needed = self._kv_budget.needed_tokens(self._request, prefix, self._reserved)
+        needed = self._kv_budget.needed_tokens(self._request, self._prefix, self._reserved, self._released)
         num_pages = self._cache.num_available_pages + self._released.num_pages
         return self._num_running == 0 or needed <= num_pages * self._cache.page_size
 

@@ -13,6 +13,9 @@ one owner, in one column of one table:
                            are dispatched
     nobody                 the scratch page
 
+Slots of snapshots have owners too: free ones and those of nodes are the tree's (`TreeSnapshots`), others are of running
+requests, of whose states a step makes a copy that nobody may find yet (`StateSnapshots.taken`).
+
 `duplicates` aside, a request's pages of one table are, column after column: given back (windowed groups only: no token
 sees them any more), in the tree, its own.
 """
@@ -29,11 +32,17 @@ SCRATCH_PAGE = 0  # padding writes go here; it is never allocated
 
 
 def check_owners(
-    num_pages: int, free: Sequence[int], tree: RadixCache, groups: PageGroups, running: Collection[Request]
+    num_pages: int,
+    free: Sequence[int],
+    tree: RadixCache,
+    groups: PageGroups,
+    running: Collection[Request],
+    taken: Sequence[int],
 ) -> None:
     """
     Args:
         num_pages: of the pool. free: those that nobody has.
+        taken: slots of snapshots that are not in the tree.
 
     Raises:
         AssertionError: a page has no owner, or several; the message says which.
@@ -46,7 +55,7 @@ def check_owners(
     wrong = np.flatnonzero(num_owners != 1)
     assert wrong.size == 0, f"page {wrong[0]} has {num_owners[wrong[0]]} owners; {wrong.size} pages are wrong"
     held = [page for request in running for window in request.windows for page in window.shared]
-    tree.check_integrity([request.node for request in running if request.node is not None], held)
+    tree.check_integrity([request.node for request in running if request.node is not None], held, taken)
 
 
 def _own_pages(request: Request, groups: PageGroups) -> list[int]:

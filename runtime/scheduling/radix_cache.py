@@ -7,7 +7,8 @@ token, so a page is usable by exactly those requests whose tokens begin with tha
 
 One tree serves all groups of layers. What layers without a window keep is there for every page of a node, or 0
 throughout if there are no such layers; of a group with a window a page may be missing (a hole, see window_pages). A
-match goes past holes and ends at the last boundary from which every group can go on.
+match goes past holes and ends at the last boundary from which every group can go on; where layers keep states, at the
+last one with a snapshot, which is a node's end (see tree_snapshots).
 
 What holds at all times (`check_integrity` states it as code):
 
@@ -29,9 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, media_keys
+from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, media_keys, num_common
+from palladio.runtime.scheduling.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.tree_windows import TreeWindows
-from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
+from palladio.runtime.scheduling.window_pages import SnapshotSlots, WindowGroup, WindowPage
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
@@ -49,15 +51,23 @@ class RadixCache:
     Args:
         windows: the windowed groups.
         keeps_all: whether there are layers without a window.
+        snapshots: where copies of states are; None: no layer keeps states.
 
     Attributes:
         windows: pages of the windowed groups.
+        snapshots: which nodes have one.
     """
 
     def __init__(
-        self, policy: Literal["lru", "lfu"], windows: Sequence[WindowGroup] = (), *, keeps_all: bool = True
+        self,
+        policy: Literal["lru", "lfu"],
+        windows: Sequence[WindowGroup] = (),
+        *,
+        keeps_all: bool = True,
+        snapshots: SnapshotSlots | None = None,
     ) -> None:
         self.windows = TreeWindows(windows)
+        self.snapshots = None if snapshots is None else TreeSnapshots(snapshots)
         self._num_kept = 0  # pages of nodes, those of windowed groups not counted
         self._num_unlocked = 0  # of these
         self._weight = int(keeps_all)  # pages that a node has for each key, beside those of windowed groups
@@ -96,9 +106,7 @@ class RadixCache:
         """
         root = self.root(namespace)
         node = self._split_end(path := self._usable(self._path(root, keys)), root)
-        pages: list[int] = []
-        for passed, _ in path[:-1]:
-            pages += passed.pages
+        pages = [page for passed, _ in path[:-1] for page in passed.pages]
         return node, pages + node.pages
 
     def num_matched(self, keys: Sequence[PageKey], namespace: str | None) -> int:
@@ -110,10 +118,22 @@ class RadixCache:
         all, but for the last one. Nothing is split. Takes keys[i] and keys[i:j] only as far as nodes match."""
         return self._usable(self._path(self.root(namespace), keys))
 
+    def num_known(self, keys: Sequence[PageKey], namespace: str | None) -> int:
+        """Of these pages, the first ones that are here, whether or not a request can go on behind them."""
+        return sum(count for _, count in self._path(self.root(namespace), keys))
+
+    def keep_snapshot(self, keys: Sequence[PageKey], namespace: str | None, slot: int) -> None:
+        """Takes over a copy of the states behind these pages, all of which are here."""
+        assert self.snapshots is not None, "layers keep states"
+        path = self._path(root := self.root(namespace), keys)
+        assert sum(count for _, count in path) == len(keys) > 0, "a snapshot's pages are not in the tree"
+        self.snapshots.keep(self._split_end(path, root), slot)
+
     def let_go(self, places: Iterable[WindowPage]) -> None:
         """See TreeWindows.let_go."""
         self._clock += 1
-        self.windows.let_go(places, self._clock)
+        if places:
+            self.windows.let_go(places, self._clock)
 
     def lock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
         """Keeps the node, its ancestors and these pages of windowed groups up to there from being evicted, until
@@ -128,9 +148,7 @@ class RadixCache:
 
     def unlock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
         """Takes one lock back; what was in use until now was last used now."""
-        self._clock += 1
-        if places:
-            self.windows.let_go(places, self._clock)
+        self.let_go(places)
         at = node
         while at.parent is not None:
             assert at.lock_count > 0, "unlocked more often than locked"
@@ -206,23 +224,26 @@ class RadixCache:
 
     def pages(self) -> Iterator[int]:
         """All pages in the tree."""
-        for node in self._nodes():
+        for node in self.nodes():
             if self._weight:
                 yield from node.pages
             for places in node.windows:
                 for place in places:
                     yield from place.ids
 
-    def check_integrity(self, locked: Iterable[RadixNode], held: Iterable[WindowPage] = ()) -> None:
+    def check_integrity(
+        self, locked: Iterable[RadixNode], held: Iterable[WindowPage] = (), taken: Iterable[int] = ()
+    ) -> None:
         """Checks what the head of this file promises.
 
         Args:
             locked: the nodes that are held, each one once per lock. held: pages of windowed groups, likewise.
+            taken: slots of snapshots that are not in the tree yet.
 
         Raises:
             AssertionError: it does not hold.
         """
-        nodes = set(self._nodes())
+        nodes = set(self.nodes())
         locks: collections.Counter[RadixNode] = collections.Counter()
         for holder in locked:
             at = holder
@@ -240,12 +261,13 @@ class RadixCache:
             assert bool(root.children) == (root in self._filled_roots), "a tree is lost, or an empty one kept"
         assert self._filled_roots <= set(self._roots.values()), "a root has no name"
         pages = list(self.pages())
-        assert len(set(pages)) == len(pages), "a page is in the tree twice"
-        assert self.num_pages == len(pages)
+        assert len(set(pages)) == len(pages) == self.num_pages, "a page is in the tree twice, or is not counted"
         assert self._num_kept == self._weight * sum(len(node.pages) for node in nodes)
         unlocked = sum(len(node.pages) for node in nodes if node.lock_count == 0)
         assert self._num_unlocked == self._weight * unlocked
         self.windows.check_integrity(nodes, held)
+        if self.snapshots is not None:
+            self.snapshots.check_integrity(nodes, taken)
         leaves = {node for node in nodes if node.lock_count == 0 and not node.children}
         assert set(self._leaves.values()) == leaves, "other nodes are offered for eviction than the unlocked leaves"
         assert all(node.entry == 0 for node in nodes - leaves), "what is not an unlocked leaf is offered for eviction"
@@ -254,12 +276,19 @@ class RadixCache:
 
     def _usable(self, path: Path) -> Path:
         """The part of a path that ends where every group can go on."""
-        return self.windows.usable(path) if self.windows.groups else path
+        if self.snapshots is None:
+            return self.windows.usable(path) if self.windows.groups else path
+        found = self.snapshots.usable(path)
+        while self.windows.groups and found and (seen := self.windows.usable(found)) != found:
+            found = self.snapshots.usable(seen)
+        return found
 
     def _cut_end(self, leaf: RadixNode, count: int) -> list[int]:
         """Takes pages from the end of an unlocked leaf until there are so many, or no more."""
         kept = len(leaf.keys)
         taken: list[int] = []
+        if self.snapshots is not None:
+            self.snapshots.drop(leaf)
         while kept and len(taken) < count:
             kept -= 1
             if self._weight:
@@ -283,7 +312,7 @@ class RadixCache:
             child = node.children.get(keys[start])
             if child is None:
                 break
-            count = _num_common(child.keys, keys[start : start + len(child.keys)])
+            count = num_common(child.keys, keys[start : start + len(child.keys)])
             path.append((child, count))
             if count < len(child.keys):
                 break
@@ -296,29 +325,7 @@ class RadixCache:
         if not path:
             return start
         node, count = path[-1]
-        return node if count == len(node.keys) else self._split(node, count)
-
-    @staticmethod
-    def _split(node: RadixNode, count: int) -> RadixNode:
-        """Gives the first `count` pages to a new parent, through which all who hold the node hold them as before."""
-        parent = node.parent
-        assert parent is not None
-        front = RadixNode(
-            keys=node.keys[:count],
-            pages=node.pages[:count],
-            parent=parent,
-            children={node.keys[count]: node},
-            lock_count=node.lock_count,
-            num_hits=node.num_hits,
-            last_used=node.last_used,
-            windows=tuple(places[:count] for places in node.windows),
-        )
-        parent.children[front.keys[0]] = front
-        node.parent = front
-        del node.keys[:count], node.pages[:count]
-        for places in node.windows:
-            del places[:count]
-        return front
+        return node if count == len(node.keys) else node.split(count)
 
     def _append(
         self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int], windows: Sequence[list[WindowPage]]
@@ -327,7 +334,8 @@ class RadixCache:
         self._num_kept += self._weight * len(pages)
         for places in windows:
             self.windows.add(places)
-        if node.parent is not None and node.lock_count == 1 and not node.children:  # nobody else ends here
+        is_own = node.parent is not None and node.lock_count == 1 and not node.children  # nobody else ends here
+        if is_own and not node.snapshot:
             node.keys.extend(keys)
             node.pages.extend(pages)
             for own, places in zip(node.windows, windows, strict=True):
@@ -383,17 +391,10 @@ class RadixCache:
             heapq.heappop(self._heap)
         return self._leaves[self._heap[0][2]]
 
-    def _nodes(self) -> Iterator[RadixNode]:
+    def nodes(self) -> Iterator[RadixNode]:
         """All nodes but the roots."""
         stack = [child for root in self._filled_roots for child in root.children.values()]
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
-
-
-def _num_common(ours: Sequence[PageKey], theirs: Sequence[PageKey]) -> int:
-    """How many pages both begin with."""
-    if ours == theirs:  # compared in C: the usual case on a long way down
-        return len(ours)
-    return next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))

@@ -34,6 +34,7 @@ class RadixNode:
         last_used: when it was last locked, extended or unlocked, on the tree's own clock (a count of these events).
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
+        snapshot: slot of the states behind its last page; 0: none is kept. See tree_snapshots.
     """
 
     keys: list[PageKey]
@@ -45,6 +46,7 @@ class RadixNode:
     last_used: int = 0
     entry: int = 0
     windows: tuple[list[WindowPage], ...] = ()
+    snapshot: int = 0
 
     def path_pages(self) -> list[int]:
         """Pages from the root to the end of the node."""
@@ -55,6 +57,33 @@ class RadixNode:
             ancestor = ancestor.parent
         return [page for run in reversed(runs) for page in run]
 
+    def split(self, count: int) -> "RadixNode":
+        """Gives the first `count` pages to a new parent, through which all who hold the node hold them as before."""
+        assert self.parent is not None, "a root has no pages"
+        front = RadixNode(
+            keys=self.keys[:count],
+            pages=self.pages[:count],
+            parent=self.parent,
+            children={self.keys[count]: self},
+            lock_count=self.lock_count,
+            num_hits=self.num_hits,
+            last_used=self.last_used,
+            windows=tuple(places[:count] for places in self.windows),
+        )
+        self.parent.children[front.keys[0]] = front
+        self.parent = front
+        del self.keys[:count], self.pages[:count]
+        for places in self.windows:
+            del places[:count]
+        return front
+
 
 Path = list[tuple[RadixNode, int]]
 """Nodes below one another, and how many pages of each are meant: all, but of the last one."""
+
+
+def num_common(ours: Sequence[PageKey], theirs: Sequence[PageKey]) -> int:
+    """How many pages both begin with."""
+    if ours == theirs:  # compared in C: the usual case on a long way down
+        return len(ours)
+    return next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))

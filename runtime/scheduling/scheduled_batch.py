@@ -257,6 +257,42 @@ def decode_row(request: Request, num_tokens: int, num_drafts: int = 0) -> Schedu
     return tuple.__new__(ScheduledRow, fields)  # half of the constructor's time: this runs for each row
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class SnapshotCopy:
+    """A copy of a request's state, which a step makes behind the last token that it computes.
+
+    Attributes:
+        source: the request's slot. slot: that of the snapshot; 0: it is nobody's any more.
+        num_pages: of tokens that the state is of. is_confirmed: the step has run.
+    """
+
+    request: Request
+    source: int
+    slot: int
+    num_pages: int
+    is_confirmed: bool = False
+
+    def confirm(self) -> None:
+        """The step has run."""
+        self.is_confirmed = True
+
+    def leave(self) -> int:
+        """It is nobody's any more; the slot is."""
+        slot, self.slot = self.slot, 0
+        return slot
+
+
+class StateCopies(NamedTuple):
+    """What a step copies of states, in this order.
+
+    Attributes:
+        before: snapshots into slots, as (from, to), before it computes anything. after: slots into snapshots.
+    """
+
+    before: list[tuple[int, int]]
+    after: list[SnapshotCopy]
+
+
 StepKind = Literal["decode", "verify", "prefill"]
 
 
@@ -271,6 +307,7 @@ class ScheduledBatch:
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
         num_decodes: how many of the rows decode.
+        copies: of states; None: no layer keeps any, or nothing is copied ever.
     """
 
     kind: StepKind
@@ -278,6 +315,7 @@ class ScheduledBatch:
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
     num_decodes: int
+    copies: StateCopies | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -141,11 +141,10 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch | None:
         """Plans the next step and moves its requests' lengths on; None when nothing can run (yet)."""
         self.prepare()
-        plans = map(self.plan, self.turns.order(self.waiting.num_foreground))
-        return next((batch for batch in plans if batch is not None), None)
+        return next(filter(None, map(self.plan, self.turns.order(self.waiting.num_foreground))), None)
 
     def prepare(self) -> None:
-        """What comes before a step is planned."""
+        """Before a step is planned."""
         if len(self.waiting):
             self.clock.advance()
         self.cache.drop_duplicates()
@@ -182,6 +181,7 @@ class Scheduler:
         """
         outputs: list[TokenOutput] = []
         now = time.time()
+        self.cache.confirm(batch)
         if batch.kind == "verify":
             note_drafts(self.drafts, batch, read)
         for row, output in zip(batch.rows, read, strict=True):
@@ -276,6 +276,8 @@ class Scheduler:
         start = request.num_computed
         free = (len(request.pages) + self.cache.num_available_columns) * self.cache.page_size - start
         count = min(request.prefill_end - start, budget, free)
+        if self.cache.snapshots is not None:
+            count = self.cache.snapshots.stop(request, start, start + count) - start
         if request.given.media:
             count = request.uncut(start + count) - start
         if count <= 0:

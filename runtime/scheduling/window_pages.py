@@ -40,6 +40,26 @@ class WindowGroup:
 
 
 @dataclasses.dataclass(frozen=True)
+class SnapshotSlots:
+    """Copies of states, of a data-parallel rank, in slots behind those of its requests.
+
+    Attributes:
+        first: the first one's number. count: of slots.
+        interval: tokens from one place of a prompt that is worth a snapshot to the next; of whole pages.
+        least: tokens that a snapshot has to save beyond the one before it.
+    """
+
+    first: int
+    count: int
+    interval: int
+    least: int
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+@dataclasses.dataclass(frozen=True)
 class PageGroups:
     """What a request keeps: which block tables it has pages for, and whether it has states.
 
@@ -48,8 +68,9 @@ class PageGroups:
         num_columns: of each block table (C); those of table t are at t·C … t·C + C-1.
         keeps_all: whether there are layers without a window. They have one table, the first.
         windows: the other groups.
-        has_states: layers keep a state for each slot. It is that of the request's newest token alone: a request can
-            neither begin behind a cached prefix, nor go back to an earlier token.
+        has_states: layers keep a state for each slot. It is that of the request's newest token alone: a request cannot
+            go back to an earlier token, and begins behind a cached prefix only where a snapshot of the state was kept.
+        snapshots: where these are; None: there are none.
     """
 
     page_size: int
@@ -57,11 +78,17 @@ class PageGroups:
     keeps_all: bool = True
     windows: tuple[WindowGroup, ...] = ()
     has_states: bool = False
+    snapshots: "SnapshotSlots | None" = None
 
     @property
     def num_tables(self) -> int:
         """Pages that a column takes: one for each table."""
         return int(self.keeps_all) + sum(len(group.tables) for group in self.windows)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether a request may begin behind a cached prefix."""
+        return not self.has_states or self.snapshots is not None
 
     def longest_request(self, num_pages: int, *, splits_prompts: bool) -> int:
         """Tokens of a request that fits so many pages if it is alone.

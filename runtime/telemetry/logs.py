@@ -79,6 +79,9 @@ def make_formatter(log_format: LogFormat) -> logging.Formatter:
     return JsonFormatter() if log_format == "json" else LineFormatter()
 
 
+_CHATTY = ("httpx", "httpx2")  # log every request that the hub's client makes
+
+
 def configure_logging(level: str | int, log_format: LogFormat = "text") -> None:
     """Sends everything from `level` on (a number, or debug, info, …) to standard error, replacing earlier settings."""
     handler = logging.StreamHandler(sys.stderr)
@@ -86,6 +89,8 @@ def configure_logging(level: str | int, log_format: LogFormat = "text") -> None:
     if isinstance(level, str):
         level = logging.getLevelNamesMapping().get(level.upper(), logging.DEBUG)  # uvicorn's trace is below debug
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
 def current_format() -> LogFormat:

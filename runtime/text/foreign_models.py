@@ -3,9 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_COPY = {"gs": "gcloud storage cp --recursive", "s3": "aws s3 cp --recursive"}
+_BUCKETS = {  # scheme → how to mount a bucket, and how to copy
+    "gs": ("gcsfuse --implicit-dirs BUCKET DIR", "gcloud storage cp --recursive"),
+    "s3": ("mount-s3 BUCKET DIR", "aws s3 cp --recursive"),
+}
 _ORIGINALS = ("params.json", "consolidated.00.pth")
 
 _MOST_SHOWN = 3  # names of files
@@ -16,8 +20,13 @@ def describe_address(path: str) -> str | None:
     scheme = _SCHEME.match(path)
     if scheme is None:
         return None
-    copy = _COPY.get(scheme[0].removesuffix("://").lower(), "download")
-    return f"{path} is a URL: copy the model to a local directory first ({copy} …), and give that directory"
+    name = scheme[0].removesuffix("://").lower()
+    if name == "file":
+        return f"{path} is a URL: give the path without {scheme[0]}"
+    if name in _BUCKETS:
+        mount, copy = _BUCKETS[name]
+        return f"{path} is a URL: mount the bucket ({mount}) or copy the model ({copy} …), and give the local directory"
+    return f"{path} is a URL: download the model first, and give the local directory"
 
 
 def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
@@ -27,7 +36,9 @@ def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
         needs_weights: config.json alone does not make it a model.
     """
     if (folder / "config.json").is_file():
-        return _gguf_files(folder) if needs_weights and not any(folder.glob("*.safetensors")) else None
+        if needs_weights and not any(folder.glob("*.safetensors")):
+            return _gguf_files(folder) or _onnx_files(folder)
+        return _mlx_config(folder)
     if any(folder.glob("*.gguf")):
         return _gguf_files(folder)
     if (folder / "adapter_config.json").is_file():
@@ -57,10 +68,33 @@ def _gguf_files(folder: Path) -> str | None:
     return f"{folder} is a directory of GGUF files: give one of them: {', '.join(files[:_MOST_SHOWN])}{more}"
 
 
+def _onnx_files(folder: Path) -> str | None:
+    if not any(folder.glob("*.onnx")) and not any(folder.glob("onnx/*.onnx")):
+        return None
+    return f"{folder} holds an ONNX model: give the checkpoint that it was exported from, with *.safetensors"
+
+
+def _mlx_config(folder: Path) -> str | None:
+    """MLX writes how it quantized under a key of its own."""
+    quantization = _read_object(folder / "config.json").get("quantization")
+    if not isinstance(quantization, dict) or "group_size" not in quantization:
+        return None
+    return (
+        f"{folder} is quantized by MLX, in a format for Apple's devices: give the model that it was made of, or one "
+        "quantized otherwise (AWQ, GPTQ, compressed-tensors, GGUF)"
+    )
+
+
 def _base_model(config: Path) -> str:
     """The name of an adapter's base model, as part of a sentence."""
-    try:
-        name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    name = _read_object(config).get("base_model_name_or_path")
     return f" ({name})" if isinstance(name, str) and name else ""
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """{}: it holds none, or cannot be read; whoever needs it says so."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,58 +1,36 @@
 """The tokenizer that a GGUF file's metadata describe: its vocabulary, merges and special tokens, and its template."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer
 
 from palladio.model.gguf.gguf_file import GgufFile
+from palladio.runtime.text.bpe_tokenizers import (
+    LLAMA3,
+    SPACE,
+    TEKKEN,
+    Split,
+    byte_level,
+    ends,
+    sentencepiece,
+    sentencepiece_bpe,
+)
 
 _KEY: Final = "tokenizer.ggml."
 _TEMPLATE: Final = "tokenizer.chat_template"
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
-_SPACE: Final = "▁"
+_QWEN2: Final = LLAMA3.replace("{1,3}", "")
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace("{1,3}", "")
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Split:
-    """How text is cut before merges.
-
-    Attributes:
-        pattern: of a piece; None: GPT-2's.
-        splits_digits: every digit is one piece.
-        composes: characters are composed before (NFC).
-        whole_first: a piece that is a token is not merged together.
-        adds_bos: where the file does not say.
-    """
-
-    pattern: str | None = None
-    splits_digits: bool = False
-    composes: bool = False
-    whole_first: bool = False
-    adds_bos: bool = False
-
-
-_LLAMA3_SPLIT = _Split(_LLAMA3, whole_first=True, adds_bos=True)
-_QWEN2_SPLIT = _Split(_QWEN2, composes=True)
-_SPLITS: Final[Mapping[str, _Split]] = {
+_LLAMA3_SPLIT = Split(LLAMA3, whole_first=True, adds_bos=True)
+_QWEN2_SPLIT = Split(_QWEN2, composes=True)
+_SPLITS: Final[Mapping[str, Split]] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3_SPLIT),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _QWEN2_SPLIT),
-    "tekken": _Split(_TEKKEN, whole_first=True, adds_bos=True),
-    "gpt-2": _Split(),
-    "smollm": _Split(splits_digits=True),
+    "tekken": Split(TEKKEN, whole_first=True, adds_bos=True),
+    "gpt-2": Split(),
+    "smollm": Split(splits_digits=True),
 }
 """By tokenizer.ggml.pre."""
 
@@ -88,9 +66,7 @@ def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         settings[f"{name}_token"] = None if token is None else tokens[token]
     bos = settings["bos_token"]
     if bos is not None and values.get(f"{_KEY}add_bos_token", adds_bos):
-        special = [(bos, values[f"{_KEY}bos_token_id"])]
-        template = processors.TemplateProcessing(single=f"{bos}:0 $A:0", special_tokens=special)
-        tokenizer.post_processor = template
+        tokenizer.post_processor = ends(tokenizer, bos)
     settings["chat_template"] = _templates(values)
     return tokenizer, settings
 
@@ -103,52 +79,20 @@ def _byte_level(values: Mapping[str, Any], tokens: Sequence[str]) -> tuple[Token
         raise ValueError(f"{_KEY}pre {name!r} is not supported; supported: {', '.join(map(repr, _SPLITS))}")
     merges = [_pair(merge) for merge in _list(values, "merges", str)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split.whole_first))
-    steps: list[Any] = []
-    if split.splits_digits:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    if split.pattern is not None:
-        steps.append(pre_tokenizers.Split(Regex(split.pattern), behavior="isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.pattern is None))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if split.composes:
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, split.adds_bos
+    return byte_level(vocabulary, merges, split), split.adds_bos
 
 
 def _sentencepiece(values: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
     is_gemma = str(values.get("general.architecture")).startswith("gemma")
     if is_gemma:  # spaces are written as such, and scores are not in the order of merges: numbers are
-        tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
+        tokens = [SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
         scores: Sequence[float] = [-float(number) for number in range(len(tokens))]
     else:
         scores = _list(values, "scores", float)
     if len(scores) != len(tokens):
         raise ValueError(f"{_KEY}scores has {len(scores)} entries for {len(tokens)} tokens")
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    unknown = values.get(f"{_KEY}unknown_token_id", 0)
-    merges = _merges_by_score(vocabulary, scores)
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
-    has_prefix = bool(values.get(f"{_KEY}add_space_prefix", not is_gemma))
-    before = [normalizers.Prepend(_SPACE)] if has_prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", _SPACE)])
-    after = [decoders.Strip(" ", 1, 0)] if has_prefix else []
-    parts = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
-    tokenizer.decoder = decoders.Sequence(parts)
-    return tokenizer
-
-
-def _merges_by_score(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way to put a token together of two others, tokens of high scores first: as sentencepiece merges."""
-    found = []
-    for token, number in vocabulary.items():
-        for place in range(1, len(token)):
-            left, right = token[:place], token[place:]
-            if left in vocabulary and right in vocabulary:
-                found.append((-scores[number], vocabulary[left], vocabulary[right], left, right))
-    found.sort()
-    return [(left, right) for *_, left, right in found]
+    bpe = sentencepiece_bpe(tokens, scores, unknown=values.get(f"{_KEY}unknown_token_id", 0))
+    return sentencepiece(bpe, has_prefix=bool(values.get(f"{_KEY}add_space_prefix", not is_gemma)))
 
 
 def _added(tokens: Sequence[str], kinds: Sequence[int], kind: int, *, is_special: bool) -> list[AddedToken]:

@@ -1,41 +1,69 @@
 """Where a model and its tokenizer lie on this machine, and the sampling defaults that the model's directory brings."""
 
+import contextlib
 import dataclasses
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.text.foreign_models import describe_address, describe_folder
+from palladio.runtime.text.hub_download import (
+    Listing,
+    OnProgress,
+    Repository,
+    cached_names,
+    download,
+    find_snapshot,
+    is_offline,
+    nearest,
+)
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _MODEL_FILES = (*_TOKENIZER_FILES, "*.safetensors")  # never *.bin
-_OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too
 _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 logger = logging.getLogger(__name__)
 
 
-def resolve_source(source: ModelSource, *, needs_weights: bool = True) -> ModelSource:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told of a download: see `hub_download.download`."""
+
+    on_progress: OnProgress | None = None
+    on_listing: Callable[[Listing], None] | None = None
+    stop: threading.Event | None = None
+
+
+def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Told = Told()) -> ModelSource:
     """The same source, with local directories for its model and its tokenizer.
 
     Without a tokenizer of its own (or any), `tokenizer_path` is None.
 
     Args:
         needs_weights: else a hub id's are not downloaded.
+        told: of a download.
 
     Raises:
         ConfigError: see resolve_model_path.
     """
-    place = (source.revision, source.download_dir)
+    place = (source.revision, source.download_dir, told)
     needs_weights = needs_weights and source.load_format != "dummy"
     model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights))
     tokenizer = None
@@ -44,22 +72,61 @@ def resolve_source(source: ModelSource, *, needs_weights: bool = True) -> ModelS
     return dataclasses.replace(source, model_path=model, tokenizer_path=tokenizer)
 
 
-def resolve_model_path(path: str, revision: str | None = None, download_dir: str | None = None) -> Path:
+def resolve_model_path(
+    path: str,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    told: Told = Told(),
+    flag: str | None = None,
+) -> Path:
     """The directory of a model, or its GGUF file: `path` itself if it is one, else a hub id's snapshot (from the cache,
     or downloaded).
+
+    Args:
+        flag: that errors name; None: --model-path.
 
     Raises:
         ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
             form than a Hugging Face model.
     """
-    return _resolve_model(path, revision, download_dir, needs_weights=True)
+    return _resolve_model(path, revision, download_dir, told, needs_weights=True, flag=flag or _MODEL.flag)
 
 
-def _resolve_model(path: str, revision: str | None, download_dir: str | None, *, needs_weights: bool) -> Path:
-    folder = _resolve(path, revision, download_dir, _MODEL if needs_weights else _CONFIG)
+def pull_model(name: str, revision: str | None, download_dir: str | None, told: Told) -> Path:
+    """The snapshot of a hub id, as the hub has it now.
+
+    Raises:
+        ConfigError: as `resolve_model_path`; or `name` is a path of this machine.
+    """
+    wanted = dataclasses.replace(_MODEL, flag="MODEL")
+    if Path(name).expanduser().exists():
+        raise ConfigError(f"MODEL {name} is here already: palladio serve {name}")
+    refusal = describe_address(name)
+    if refusal is not None:
+        raise ConfigError(f"MODEL {refusal}")
+    repository = Repository(name, revision, download_dir, wanted.files)
+    cached = _cached(repository) if is_offline() else None
+    return cached if cached is not None and wanted.is_complete(cached) else _fetch(repository, wanted, told)
+
+
+def why_not_servable(folder: Path) -> str | None:
+    """What is wrong with a directory; None: it may be a model, with all of its weights."""
+    refusal = describe_folder(folder, needs_weights=True)
+    if refusal is not None:
+        return refusal
+    if not (folder / "config.json").is_file():
+        return "no config.json"
+    return None if _has_weights(folder) else "weights are missing"
+
+
+def _resolve_model(
+    path: str, revision: str | None, download_dir: str | None, told: Told, *, needs_weights: bool, flag: str = ""
+) -> Path:
+    wanted = _MODEL if needs_weights else _CONFIG
+    folder = _resolve(path, revision, download_dir, told, dataclasses.replace(wanted, flag=flag or wanted.flag))
     refusal = describe_folder(folder, needs_weights=needs_weights)
     if refusal is not None:
-        raise ConfigError(f"--model-path {refusal}")
+        raise ConfigError(f"{flag or wanted.flag} {refusal}")
     return folder
 
 
@@ -79,7 +146,7 @@ class _Wanted:
     is_complete: Callable[[Path], bool]
 
 
-def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: _Wanted) -> Path:
+def _resolve(path: str, revision: str | None, download_dir: str | None, told: Told, wanted: _Wanted) -> Path:
     flag = wanted.flag
     local = Path(path).expanduser()
     if local.is_dir():
@@ -92,31 +159,81 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, wanted: 
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ConfigError(f"{flag} {path}: no such directory")
-    cached: Path | None = None
+        raise ConfigError(f"{flag} {path}: no such directory{_meant(local.name, _beside(local))}")
+    repository = Repository(path, revision, download_dir, wanted.files)
+    cached = _cached(repository)
+    if cached is not None and wanted.is_complete(cached):
+        return cached
     try:
-        cached = _snapshot(path, revision, download_dir, wanted, offline=True)
-        if wanted.is_complete(cached):
-            return cached
-    except (LocalEntryNotFoundError, OSError, ValueError):
-        pass  # not in the local cache
+        return _fetch(repository, wanted, told)
+    except ConfigError:
+        if cached is not None:
+            return cached  # an interrupted download: whoever needs what is missing says so
+        raise
+
+
+def _cached(repository: Repository) -> Path | None:
+    with contextlib.suppress(LocalEntryNotFoundError, OSError, ValueError):
+        return find_snapshot(repository)
+    return None
+
+
+def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
+    """Raises:
+    ConfigError: the hub has no such repository, keeps it from this user, or does not answer.
+    """
+    flag, name = wanted.flag, repository.name
     try:
-        return _snapshot(path, revision, download_dir, wanted, offline=False)
+        return download(repository, told.on_progress, told.on_listing, told.stop)
+    except ConfigError:
+        raise  # of whoever is told
     except HFValidationError:
-        raise ConfigError(f"{flag} {path}: neither a directory here nor a hub id such as owner/name") from None
+        raise ConfigError(f"{flag} {name}: neither a directory here nor a hub id such as owner/name") from None
     except GatedRepoError as error:
         raise ConfigError(
-            f"{flag} {path} is gated: accept its conditions on https://huggingface.co/{path}, then set HF_TOKEN to a "
+            f"{flag} {name} is gated: accept its conditions on https://huggingface.co/{name}, then set HF_TOKEN to a "
             "token of that account"
         ) from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        if cached is not None:
-            return cached  # an interrupted download: whoever needs what is missing says so
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            f"{flag} {path} is not a directory here, not in the local hub cache, and could not be downloaded "
-            f"({reason}); download it first and give its directory, or check the name, --revision and HF_TOKEN"
-        ) from error
+        raise ConfigError(_not_found(repository, wanted, error)) from error
+
+
+def _not_found(repository: Repository, wanted: _Wanted, error: Exception) -> str:
+    """What was looked for and where, and the names that may have been meant."""
+    path, cache = repository.name, repository.cache
+    meant = _meant(path, cached_names(repository.cache_dir), f" (in {cache})")
+    if is_offline():
+        return (
+            f"{wanted.flag} {path} is not a directory here, and the local hub cache {cache} has no {wanted.holds} of "
+            f"it{_of(repository)}; HF_HUB_OFFLINE is set, so the hub was not asked: unset it, or run `palladio pull "
+            f"{path}` where the hub can be reached{meant}"
+        )
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, RepositoryNotFoundError):
+        reason = f"{constants.ENDPOINT} has no such repository, or hides a private one"
+    elif isinstance(error, RevisionNotFoundError):
+        reason = f"the repository has no revision {repository.revision}"
+    return (
+        f"{wanted.flag} {path} is not a directory here, not in the local hub cache {cache}{_of(repository)}, and could "
+        f"not be downloaded ({reason}); download it first and give its directory, or check the name, --revision and "
+        f"HF_TOKEN{meant}"
+    )
+
+
+def _of(repository: Repository) -> str:
+    return f" (--revision {repository.revision})" if repository.revision else ""
+
+
+def _beside(path: Path) -> list[str]:
+    """Directories beside one that is not there."""
+    with contextlib.suppress(OSError):
+        return sorted(folder.name for folder in path.parent.iterdir() if folder.is_dir())
+    return []
+
+
+def _meant(name: str, known: list[str], where: str = "") -> str:
+    close = nearest(name, known)
+    return f"; did you mean {' or '.join(close)}{where}?" if close else ""
 
 
 def read_sampling_defaults(model_dir: Path) -> dict[str, Any]:
@@ -139,19 +256,6 @@ def read_sampling_defaults(model_dir: Path) -> dict[str, Any]:
     return defaults
 
 
-def _snapshot(path: str, revision: str | None, download_dir: str | None, wanted: _Wanted, *, offline: bool) -> Path:
-    return Path(
-        snapshot_download(
-            path,
-            revision=revision,
-            cache_dir=download_dir,
-            local_files_only=offline,
-            allow_patterns=list(wanted.files),
-            ignore_patterns=list(_OTHER_FORMS),
-        )
-    )
-
-
 def _has_weights(directory: Path) -> bool:
     if not (directory / "config.json").is_file():
         return False
@@ -162,7 +266,7 @@ def _has_weights(directory: Path) -> bool:
 
 
 def _has_tokenizer(directory: Path) -> bool:
-    names = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
+    names = ("tokenizer.json", "*.model", "tekken.json", "vocab.*", "*.tiktoken")
     return (directory / "tokenizer_config.json").is_file() and any(any(directory.glob(name)) for name in names)
 
 

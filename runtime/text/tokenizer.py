@@ -11,9 +11,11 @@ from jinja2 import TemplateError
 
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.text.bpe_tokenizers import BYTE_OF_CHARACTER
 from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
 from palladio.runtime.text.gguf_tokenizer import read_tokenizer
+from palladio.runtime.text.stored_tokenizers import read_stored_tokenizer
 from palladio.runtime.text.template_meter import RenderLimitExceededError
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
@@ -35,6 +37,8 @@ _TEMPLATE_FAULTS = (  # what a template's code raises with values that do not fi
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
+    "tiktoken.model",
+    "tekken.json",
     "vocab.json",
     "vocab.txt",
     "*.tiktoken",
@@ -50,9 +54,10 @@ class Tokenizer:
     Attributes:
         vocab_size: number of tokens, added ones included.
         chat_template: the checkpoint's template, several by name, or None.
+        tekken_version: of Mistral's format of prompts, if the checkpoint tells it.
     """
 
-    def __init__(self, hf_tokenizer: Any) -> None:
+    def __init__(self, hf_tokenizer: Any, tekken_version: int | None = None) -> None:
         self._hf = hf_tokenizer
         self._fast = getattr(hf_tokenizer, "backend_tokenizer", None)
         if self._fast is not None:  # tokenizer.json may bring truncation and padding, which a server must not do
@@ -67,6 +72,7 @@ class Tokenizer:
         self._byte_cache: dict[int, bytes] = {}
         self.vocab_size: int = len(hf_tokenizer)
         self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
+        self.tekken_version = tekken_version
 
     @classmethod
     def load(cls, path: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Self:
@@ -79,10 +85,14 @@ class Tokenizer:
         # seconds to import, and not needed without a tokenizer
         from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
+        tekken_version = None
         try:
             if is_gguf(Path(path)):
                 backend, settings = read_tokenizer(Path(path))
                 hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+            elif (stored := read_stored_tokenizer(Path(path), may_run_code=trust_remote_code)) is not None:
+                hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=stored.backend, **stored.settings)
+                tekken_version = stored.tekken_version
             else:
                 hf_tokenizer = AutoTokenizer.from_pretrained(
                     str(path), trust_remote_code=trust_remote_code, revision=revision
@@ -96,7 +106,7 @@ class Tokenizer:
                 f"no usable tokenizer in {path} ({reason}); give its directory with --tokenizer-path, or pass "
                 "--skip-tokenizer-init to send and receive token ids only"
             ) from error
-        return cls(hf_tokenizer)
+        return cls(hf_tokenizer, tekken_version)
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and tokenizer_config.json, with the template."""
@@ -346,15 +356,7 @@ def _has_strip(decoder: Mapping[str, Any] | None) -> bool:
     return any(part["type"] == "Strip" for part in _decoder_parts(decoder))
 
 
-def _make_byte_level_table() -> dict[str, int]:
-    """GPT-2's table: printable bytes stand for themselves, the others for the characters from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_LEVEL_TABLE: Mapping[str, int] = _make_byte_level_table()
-_byte_of: Callable[[str], int] = _BYTE_LEVEL_TABLE.__getitem__
+_byte_of: Callable[[str], int] = BYTE_OF_CHARACTER.__getitem__
 
 
 def _byte_level_bytes(token: str) -> bytes:

@@ -1,7 +1,8 @@
-"""sglang-router before two servers, one of which is killed under load: every request is answered."""
+"""sglang-router, or its successor smg, before two servers. One is killed under load: all requests are answered."""
 
 import concurrent.futures
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -12,9 +13,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true, wait_for
 
+IS_SMG = importlib.util.find_spec("sglang_router") is None  # the environment has one of the two
+COMMAND = (
+    [str(Path(sys.executable).parent / "smg"), "launch"]
+    if IS_SMG
+    else [sys.executable, "-m", "sglang_router.launch_router"]
+)
 FLAGS = ("--api-key", KEY, "--log-level", "warning")
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries."}], "max_tokens": 32}
 
@@ -24,8 +32,8 @@ def _router(*workers: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--worker-urls", *workers, "--api-key", KEY, "--policy", "round_robin", "--log-level", "warn"]
+    command = [*COMMAND, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers, "--api-key", KEY]
+    command += ["--policy", "power_of_two" if IS_SMG else "round_robin", "--log-level", "warn"]
     command += ["--health-check-interval-secs", "2", "--prometheus-port", str(port + 1)]
     process = subprocess.Popen(command, start_new_session=True)
     try:
@@ -48,6 +56,8 @@ def check_routes() -> None:
         equal([model["id"] for model in get_json("/v1/models", url=router)["data"]], [MODEL])
         workers = get_json("/workers", url=router)["workers"]
         equal([worker["model_id"] for worker in workers], [MODEL] * 2)
+        if IS_SMG:
+            _check_loads(router)
         for _ in range(4):
             true(_ask(router, "/v1/chat/completions", CHAT)["choices"][0]["message"]["content"])
         true(_ask(router, "/v1/completions", {"model": MODEL, "prompt": "Hello"})["choices"][0]["text"])
@@ -58,6 +68,20 @@ def check_routes() -> None:
         with urllib.request.urlopen(urllib.request.Request(f"{router}/v1/completions", data, headers)) as stream:
             true(stream.read().endswith(b"data: [DONE]\n\n"))
         equal(_ask(router, "/v1/chat/completions", CHAT | {"temperature": -1}), 400)
+
+
+def _check_loads(router: str) -> None:
+    """It asks each server for its load, and understands the answer."""
+    for _ in range(100):
+        loads = [worker.get("engine_load") for worker in get_json("/workers", url=router)["workers"]]
+        if all(loads):
+            break
+        time.sleep(0.1)
+    for load in loads:
+        equal(load["dp_rank_count"], 1)
+        (rank,) = load["loads"]
+        true(rank["max_total_num_tokens"] == rank["memory"]["token_capacity"] > 0, rank)
+        equal(rank["queues"], {"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0})
 
 
 def check_a_killed_worker() -> None:

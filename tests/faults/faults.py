@@ -4,6 +4,7 @@
 """
 
 from tests.faults.fault import Fault
+from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -29,7 +30,7 @@ GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/te
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
-_WINDOWS = "runtime/scheduling/tree_windows.py"
+_WINDOWS, _NODE = "runtime/scheduling/tree_windows.py", "runtime/scheduling/radix_node.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
 _VERIFICATION = "runtime/execution/verification.py"
 
@@ -130,7 +131,7 @@ FAULTS = (
         "0",
         TREE,
     ),
-    Fault("a split forgets who holds the node", _TREE, "lock_count=node.lock_count,", "lock_count=0,", TREE),
+    Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
         _MANAGER,
@@ -392,4 +393,5 @@ FAULTS = (
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
     *MODEL_FAULTS,
+    *FEATURE_FAULTS,
 )

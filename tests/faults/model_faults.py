@@ -1,7 +1,9 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
+from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
@@ -162,6 +164,27 @@ MODEL_FAULTS = (
         ("tests/model/test_against_transformers.py",),
     ),
     Fault(
+        "the largest number of four bits is 5",
+        "pallas_kernels/grouped_matmul/scales.py",
+        "jnp.clip(signed, -6, 6)).astype",
+        "jnp.clip(signed, -7, 7)).astype",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "every unit of a step takes the scales of the first",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "number = step * per_step + index",
+        "number = step * per_step",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
+        "a tile has room for a usual group only",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "2 * math.isqrt(usual) if num_groups > 1 else 0",
+        "0 * math.isqrt(usual) if num_groups > 1 else 0",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
         "what lies behind a matrix is multiplied, and 0 times NaN is NaN",
         "pallas_kernels/grouped_matmul/tpu_scaled.py",
         "jnp.where(row < size, wide, 0.0)",
@@ -287,13 +310,6 @@ MODEL_FAULTS = (
         STATES,
     ),
     Fault(
-        "a request begins behind a cached prefix without its state",
-        "runtime/core/startup.py",
-        'pooling in (None, "last") and not groups.has_states',
-        'pooling in (None, "last")',
-        STATES,
-    ),
-    Fault(
         "a layer with a state goes by the second block table",
         "model/kv_cache.py",
         "Place(self.num_tables, self.num_arrays + n)",
@@ -302,4 +318,6 @@ MODEL_FAULTS = (
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
+    *SNAPSHOT_FAULTS,
+    *FAMILY_FAULTS,
 )

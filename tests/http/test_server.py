@@ -80,6 +80,7 @@ def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_re
     process = launch(load_seconds=0.5, delay=0.05, mode="chatml")
     assert httpx.get(process.url + "/health").status_code == 503
     process.wait_ready()
+    ready = time.time()
     line = r'\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO:     127\.0\.0\.1:\d+ - "GET /v1/models HTTP/1\.1" 200 OK'
     process.wait_for(f"({line})")
     process.wait_for("(tool calls are read as qwen25 .* --chat-template)")
@@ -92,6 +93,8 @@ def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_re
         refused = httpx.post(process.url + "/v1/completions", json={"prompt": "b"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_not_ready")
         assert httpx.get(process.url + "/ready").json()["state"] == "draining"
+        history = httpx.get(process.url + "/dashboard/data").json()["history"]
+        assert history["time"][0] < ready, "it begins with the server, not with its first visitor"
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"length"' in rest[-2]

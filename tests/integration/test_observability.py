@@ -49,12 +49,18 @@ def test_metrics_count_what_is_sent(server: Server) -> None:
 
 def test_a_stop_string_keeps_what_the_engine_told(server: Server) -> None:
     text = server.post("/v1/completions", BODY | {"max_tokens": 20}).json()["choices"][0]["text"]
-    body = BODY | {"max_tokens": 20, "stop": text[8:10], "rid": "stopped"}
-    assert server.post("/v1/completions", body).json()["choices"][0]["finish_reason"] == "stop"
+    body = BODY | {"max_tokens": 20, "stop": text[8:10], "rid": "stopped", "record_timeline": True}
+    answer = server.post("/v1/completions", body).json()
+    assert answer["choices"][0]["finish_reason"] == "stop"
     (sample,) = server.http.get("/v1/requests/stopped/explain").raise_for_status().json()["samples"]
     assert sample["num_prefill_chunks"] == 1
     assert sample["queue_seconds"] > 0
     assert sample["total_seconds"] > sample["prefill_seconds"] > 0
+    records = sample["timeline"]["records"]
+    assert sum(record.get("new_tokens", 0) for record in records) == answer["usage"]["completion_tokens"]
+    computed = sum(record["tokens"] for record in records if record["kind"] in ("prefix", "prefill"))
+    assert computed == answer["usage"]["prompt_tokens"]
+    assert 0 < sum(record["seconds"] for record in records) <= sample["total_seconds"] + 0.01
 
 
 def crowd(server: Server) -> list[dict[str, Any]]:

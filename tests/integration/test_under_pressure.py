@@ -42,11 +42,12 @@ def test_cached_tokens_are_counted_and_change_nothing(server, client):
     assert cached(ask(client)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
         "--enable-mixed-chunk --schedule-policy lpm",
-        pytest.param("--cache-self-check 0.5 --schedule-policy dfs-weight", marks=pytest.mark.slow),
+        "--cache-self-check 0.5 --schedule-policy dfs-weight",
     ],
 )
 def test_torture(launch, flags):

@@ -10,6 +10,11 @@ from tests.model.driver import Driver, greedy, load
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts, prompts_of
 from tests.tiny_model import FAMILIES, make_checkpoint
 
+# All that these have others have as well; the slow tier compares them too.
+RELATIVES = (
+    *("qwen2_tied", "llama_biased", "qwen3_5", "ministral", "internlm3", "deepseek_v2", "kimi_k2", "glm4_moe_lite"),
+    *("phi4_mini", "olmo2", "cohere"),
+)
 # test_golden has every family; of this one a single position shows least.
 EVERY_POSITION = ("qwen2_windowed",)
 DECODED = 24  # of the NUM_TOKENS that goldens hold: every prompt grows over the edge of a page
@@ -19,7 +24,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @pytest.mark.parametrize(
     ("family", "count"),
     [
-        *((family, DECODED) for family in FAMILIES),
+        *(pytest.param(name, DECODED, marks=pytest.mark.slow if name in RELATIVES else ()) for name in FAMILIES),
         *(pytest.param(family, NUM_TOKENS, marks=pytest.mark.slow) for family in FAMILIES),
     ],
 )

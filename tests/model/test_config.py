@@ -114,6 +114,10 @@ def test_quantization():
             {"architectures": ["GPT2LMHeadModel"]},
             "'GPT2LMHeadModel' is not supported; supported: Cohere.*, LlamaForCausalLM, ",
         ),
+        (
+            {"architectures": ["BaichuanForCausalLM"]},
+            r"'BaichuanForCausalLM' is not supported \(Baichuan 2 normalizes its head, .*LlamaForCausalLM\); supported",
+        ),
         ({"architectures": None}, "architectures must be"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),

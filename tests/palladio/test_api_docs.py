@@ -281,7 +281,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 def test_server_info(server: TestClient) -> None:
     (state,) = server.get("/server_info").json()["internal_states"]
     assert {name for cell, _ in rows("internal states") for name in names(cell)} == set(paths_of(state))
-    group = RankStats(*[0] * len(dataclasses.fields(RankStats)))
+    group = RankStats(**{field.name: 0 for field in dataclasses.fields(RankStats)})
     state = describe_stats(EngineStats([group, group]))
     assert {name for cell, _ in rows("groups of internal states") for name in names(cell)} == {
         f"groups[].{path}" for path in paths_of(state["groups"][0])

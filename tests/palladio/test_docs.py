@@ -1,6 +1,7 @@
 """Generated pages are up to date, and the README's promises name things that exist."""
 
 import ast
+import importlib
 import importlib.util
 import json
 import re
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import palladio
 from palladio import Engine, launch_server
-from palladio.__main__ import COMMANDS
+from palladio.commands.table import COMMANDS
 from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
-from palladio.server_args import own_flags, parse_server_args
+from palladio.server_args import names_model, own_flags, parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,13 +115,16 @@ def test_commands_of_the_pages_are_understood():
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")  # lines that go on
         for line in re.findall(r"^(?: {4})?(palladio[ -][^→\n]*)$", text, re.MULTILINE):
-            program, command, *words = shlex.split(line, comments=True)
+            program, command, *words = shlex.split(line.partition(" > ")[0], comments=True)
             assert program == "palladio", f"{page.name}: {line}"
             assert command in COMMANDS, f"{page.name}: {line}"
             commands.add(command)
-            if command == "serve" and words:
-                assert parse_server_args(words).args.source.model_path, f"{page.name}: {line}"
-    assert commands == {"serve", "compile", "convert", "plan", "tune", "eval"}
+            module = vars(importlib.import_module(COMMANDS[command].module))
+            left = module["parser"]().parse_known_args(words)[1] if "parser" in module else words
+            assert COMMANDS[command].takes_serve_flags or not left, f"{page.name}: {line}"
+            if left:
+                assert parse_server_args(left if names_model(left) else ["m", *left]).args, f"{page.name}: {line}"
+    assert commands == COMMANDS.keys()
 
 
 def test_what_a_container_keeps_is_on_volumes():
@@ -132,12 +136,14 @@ def test_what_a_container_keeps_is_on_volumes():
     folders = [str(find(environment)) for find in (user_cache_dir, user_data_dir)]
     (volumes,) = re.findall(r"^VOLUME (.*)", file, re.MULTILINE)
     assert volumes.split() == folders
-    manifest = (ROOT / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")
+    folder = ROOT / "deploy" / "kubernetes" / "one-pod"
+    manifest = (folder / "deployment.yaml").read_text(encoding="utf-8")
     mounted = re.findall(r"\{name: (\w+), mountPath: (/var/\S+)\}", manifest)
     assert [folder for _, folder in mounted] == folders
     claim = re.search(rf"- name: {mounted[1][0]}\n +persistentVolumeClaim: {{claimName: (\S+)}}", manifest)
     assert claim is not None, "what clients stored outlives the pod"
-    assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in manifest
+    text = (folder / "claim.yaml").read_text(encoding="utf-8")
+    assert f"kind: PersistentVolumeClaim\nmetadata:\n  name: {claim[1]}\n" in text
 
 
 def test_a_container_takes_the_model_as_its_first_argument():

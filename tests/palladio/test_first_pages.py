@@ -15,6 +15,7 @@ from palladio.model.registry import ARCHITECTURES
 from palladio.runtime.devices.accelerators import _INSTALL
 from palladio.runtime.interface.errors import ConfigError
 from palladio.server_args import own_flags, parse_server_args
+from tests.source_tree import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -34,10 +35,9 @@ def first_cells(text: str) -> list[str]:
 def literals() -> str:
     """Every text of the code, with f-strings' values left out."""
     found: list[str] = []
-    for room in ("palladio", "http", "runtime", "model"):
-        for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
-            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            found += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for source in SOURCES:
+        nodes = ast.walk(source.tree)
+        found += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return "\n".join(found)
 
 

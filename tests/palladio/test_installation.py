@@ -77,6 +77,7 @@ def test_what_is_told_of_other_installations(tmp_path, installed, words):
     assert [word for word in words if word not in told[0]] == []
 
 
+@pytest.mark.slow
 def test_another_project_of_that_name_is_told_at_start(tmp_path):
     """A real start, whose modules are also looked for in a folder with the other project's metadata."""
     install(tmp_path, IMPORT_NAME, "2.0.4rc1", FOREIGN)

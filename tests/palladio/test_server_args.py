@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
+from tests.source_tree import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = load_sglang_flags()
@@ -114,13 +116,9 @@ def test_every_flag_of_ours_is_read_somewhere():
         "palladio/server_args.py",
     }
     read = set()
-    for room in ("palladio", "http", "runtime", "model"):
-        for file in (ROOT / room).glob("*.py" if room == "palladio" else "**/*.py"):
-            if file.relative_to(ROOT).as_posix() in definitions:
-                # a property of a config that reads a field is read in its turn under its own name
-                continue
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for source in SOURCES:
+        if source.path not in definitions:  # a property of a config that reads a field is read under its own name
+            read |= {node.attr for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
     through = {"api_key": "api_keys", "admin_api_key": "admin_api_keys"}
     through |= {"default_chat_template_kwargs": "template_kwargs", "preferred_sampling_params": "preferred_defaults"}
     unread = [name for name in own_flags() if name not in read and through.get(name, "") not in read]
@@ -306,3 +304,19 @@ def test_a_model_that_a_flag_has_taken_for_a_value_is_told_of(tmp_path):
     assert names_model([model, "--served-model-name", "foo", model])
     assert not names_model(["--served-model-name", "foo", "bar"])
     assert not names_model(["--file-storage-path", model])
+
+
+def test_the_embedded_model_has_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in DEFAULT_MODEL_ALIASES:
+        args = parse_server_args([name]).args
+        assert (args.source.model_path, args.http.served_model_name) == (
+            str(default_model_path()),
+            DEFAULT_MODEL_ALIASES[:1],
+        )
+    assert parse_server_args(["--model", "default", "--served-model-name", "x"]).args.http.served_model_name == ("x",)
+    with pytest.raises(ConfigError, match=r"--model-path Palladio-defualt: .* did you mean palladio-default \(the emb"):
+        parse_server_args(["Palladio-defualt"])
+    assert parse_server_args(["org/default"]).args.source.model_path == "org/default"
+    (tmp_path / "default").mkdir()
+    assert parse_server_args(["default"]).args.source.model_path == "default"  # what is here, first

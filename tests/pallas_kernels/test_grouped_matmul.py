@@ -9,6 +9,8 @@ import pytest
 
 from palladio.pallas_kernels.grouped_matmul import Scales, gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.grouped_matmul.scales import unpacked
+from palladio.pallas_kernels.grouped_matmul.tpu_scaled import MAX_ROWS, _units_of_a_step, tile_rows
 from palladio.pallas_kernels.target import Target
 from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
@@ -261,3 +263,38 @@ def _make(sizes, spare_rows, D, F, dtype="float32"):
     group = np.repeat(np.arange(len(sizes)), sizes)
     exact = np.einsum("md,mdf->mf", np.asarray(rows, np.float64)[: len(group)], np.asarray(matrices, np.float64)[group])
     return rows, matrices, np.concatenate([exact, np.zeros((spare_rows, F))])
+
+
+@pytest.mark.parametrize(("tokens", "chosen", "experts"), [(64, 4, 32), (128, 4, 32), (256, 4, 32), (256, 8, 64)])
+def test_tiles_of_a_tpu_read_few_matrices_twice(tokens, chosen, experts):
+    """Each tile reads the matrix of its group. Experts at random, as a router that favours none chooses them."""
+    rng = np.random.default_rng(0)
+    picks = np.stack([rng.permutation(experts)[:chosen] for _ in range(tokens)])
+    sizes = np.bincount(picks.ravel(), minlength=experts)
+    reads = np.sum(-(-sizes // tile_rows(tokens * chosen, experts)))
+    assert np.count_nonzero(sizes) <= reads <= 1.1 * np.count_nonzero(sizes)
+
+
+def test_rows_of_a_tile_are_whole_and_bounded():
+    for rows in (1, 7, 16, 100, 4096, 10_000):
+        for groups in (1, 8, 128):
+            found = tile_rows(rows, groups)
+            assert found % 16 == 0
+            assert 16 <= found <= MAX_ROWS
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_every_number_of_4_and_8_bits(dtype):
+    codes = jnp.arange(16, dtype=jnp.int32)
+    stored = jnp.where(codes < 8, codes, codes - 16).astype(jnp.int4)
+    sizes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    found = unpacked(stored, is_float4=True, dtype=dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.astype(jnp.float32), [*sizes, *(-size for size in sizes)])
+    whole = jnp.arange(-128, 128, dtype=jnp.int32).astype(jnp.int8)
+    np.testing.assert_array_equal(unpacked(whole, is_float4=False, dtype=dtype).astype(jnp.int32), np.arange(-128, 128))
+
+
+def test_units_of_a_step_are_as_equal_as_may_be():
+    assert [_units_of_a_step(number, 128) for number in (1, 8, 9, 16, 22, 23)] == [1, 8, 5, 8, 8, 8]
+    assert _units_of_a_step(3, 2048) == 1

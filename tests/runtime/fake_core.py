@@ -166,7 +166,7 @@ class FakeEngineCore:
                 self._knobs["script"] = list(file.read_bytes())  # what it says from now on
         return [], ControlReply(message.call_id, ok=True, count=len(self._running))
 
-    def stats(self, *, check_integrity=False):
+    def stats(self, *, check_integrity=False, pages=False):
         integrity_error = self._knobs.get("broken") if check_integrity else None
         return EngineStats(
             [RankStats(num_running=len(self._running), num_total_tokens=4096)], integrity_error=integrity_error

@@ -17,6 +17,7 @@ from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob, TokenOutput
+from palladio.runtime.interface.timeline import Timeline
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests import compile_cache
@@ -151,6 +152,7 @@ class Collector:
         self.num_retractions: dict[str, int] = {}
         self.cached_tokens: dict[str, int] = {}
         self.traces: dict[str, RequestTrace] = {}
+        self.timelines: dict[str, Timeline] = {}
 
     def add(
         self,
@@ -180,6 +182,8 @@ class Collector:
             self.tokens[output.request_id] += output.token_ids
             self.logprobs[output.request_id] += output.logprobs or []
             self.cached_tokens[output.request_id] = output.cached_tokens
+            if output.trace is not None and output.trace.timeline is not None:
+                self.timelines.setdefault(output.request_id, Timeline()).extend(output.trace.timeline)
             if output.prompt_logprobs is not None:
                 self.prompt_logprobs[output.request_id] = output.prompt_logprobs
             if output.finish is not None:

@@ -57,6 +57,9 @@ def test_a_batch_from_upload_to_results(client: openai.OpenAI, engine: FakeEngin
     assert output.id.startswith("backend_result_file-")
     assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
     assert all(call.options.background for call in engine.calls)
+    metrics = str(client.base_url).replace("/v1/", "/metrics")
+    wait_until(lambda: f'palladio:live_batches{{model_name="{MODEL}"}} 0.0' in httpx.get(metrics).text)
+    assert f'palladio:batch_lines_total{{model_name="{MODEL}",result="completed"}} 3.0' in httpx.get(metrics).text
     client.files.delete(batch.output_file_id)
     assert client.batches.retrieve(batch.id).output_file_id == batch.output_file_id
 

@@ -55,10 +55,13 @@ for _ in range(300):
 for _ in range(2):
     answer("GET", "/health", 200)
 answer("GET", "/health", 503)
+for prefix in ("", "/llm"):
+    answer("GET", prefix + "/dashboard/data?since=5", 200)
+answer("GET", "/dashboard/data?since=5", 401)
 """
 
 
-@pytest.mark.parametrize(("level", "num_lines"), [("info", 305), ("debug", 903)])
+@pytest.mark.parametrize(("level", "num_lines"), [("info", 306), ("debug", 906)])
 def test_probes_of_a_server_that_is_not_ready_are_counted(level: str, num_lines: int) -> None:
     """The first of each path is logged, then their number; debug logs them all. Requests are always logged."""
     words = [sys.executable, "-c", PROBING, level]
@@ -68,6 +71,7 @@ def test_probes_of_a_server_that_is_not_ready_are_counted(level: str, num_lines:
     assert sum("/v1/completions" in line for line in lines) == 300
     if level == "info":
         assert sum("/v1/models" in line for line in lines) == 1
+        assert ["401" in line for line in lines if "/dashboard" in line] == [True], "an open dashboard is not logged"
         assert ["200" in line[-7:] for line in lines if "/health" in line] == [False, True, True, False]
         assert "/health answered 503 to 299 more probes" in run.stderr
     else:

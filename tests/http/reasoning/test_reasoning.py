@@ -86,7 +86,7 @@ def test_tool_calls_close_reasoning_where_there_are_tools(name: str) -> None:
     assert split(name, text, BEGUN) == (f"Let me look.\n{closer}f", "")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt-oss"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("gpt-oss", "minimax-append-think")])
 def test_every_family_of_tags(name: str) -> None:
     family = find_family(name)
     assert isinstance(family, TagFamily)
@@ -95,6 +95,21 @@ def test_every_family_of_tags(name: str) -> None:
     assert split(name, f"Hm. 1 < 2{family.end}Yes.", PromptEnd(NEW.text + family.start)) == expected
     assert split(name, "Yes.", PromptEnd(f"{NEW.text}{family.start}\n\n{family.end}\n\n")) == ("", "Yes.")
     assert split(name, "Hm.") == (("Hm.", "") if family.begins else ("", "Hm."))
+
+
+def test_appended_reasoning_stays_in_the_answer() -> None:
+    """And is counted."""
+    family = find_family("minimax-append-think")
+    assert split(family.name, "Hm.\n</think>\n\nYes.", BEGUN) == ("", "<think>Hm.\n</think>\n\nYes.")
+    assert split(family.name, "<think>Hm.</think>Yes.", NEW) == ("", "<think>Hm.</think>Yes.")
+    assert split(family.name, "Yes.", CLOSED) == ("", "Yes.")
+    assert split(family.name, " More.", PromptEnd(f"{BEGUN.text}Hm.", "<think>\nHm.")) == ("", " More.")
+    parser = family.new_parser(BEGUN)
+    inside = [parser.is_reasoning]
+    for piece in ("Hm.", "</think>", "Yes."):
+        parser.feed(piece)
+        inside.append(parser.is_reasoning)
+    assert inside == [True, True, False, False]
 
 
 def test_a_continued_message_goes_on_where_it_was_left() -> None:

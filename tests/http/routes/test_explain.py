@@ -1,14 +1,16 @@
 """GET /v1/requests/{id}/explain, and the timings that answers carry."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.interface.timeline import TimelineKind
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
 from tests.palladio.test_api_docs import names, paths_of, rows
@@ -203,17 +205,21 @@ def test_an_id_that_comes_again_is_the_later_request(observe: Callable[..., http
 
 
 def test_the_page_names_every_field(http: httpx.Client, engine: FakeEngine) -> None:
-    http.post(COMPLETIONS, json=PROMPT | {"rid": "done"})
+    http.post(COMPLETIONS, json=PROMPT | {"rid": "done", "record_timeline": True})
     engine.first_delay = 1.0
     thread = threading.Thread(target=lambda: http.post(COMPLETIONS, json=PROMPT | {"rid": "waits"}))
     thread.start()
     wait_until(lambda: "waits" in engine._running)
-    given = set(paths_of(explain(http, "done"))) | set(paths_of(explain(http, "waits")))
+    records = explain(http, "done")["samples"][0]["timeline"]["records"]
+    given = {f"samples[].timeline.records[].{field}" for record in records for field in record}
+    given |= set(paths_of(explain(http, "done"))) | set(paths_of(explain(http, "waits")))
     thread.join()
     documented = {leaf for cell, _ in rows("explanation") for leaf in names(cell)}
     retraction = {f"samples[].retractions[].{name}" for name in ("after_seconds", "lost_tokens")}
     empty = {"samples[].retractions", "samples[].prefill_chunks"}
     assert given - empty == documented - retraction
+    kinds = next(meaning for cell, meaning in rows("explanation") if "timeline.records[].kind" in cell)
+    assert set(re.findall(r"\w+", kinds)) - {"or"} == set(get_args(TimelineKind))
 
 
 TIMINGS = {"queue", "compile_wait", "prefill", "decode", "detokenize", "total", "cached_tokens", "retractions"}

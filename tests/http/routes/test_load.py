@@ -1,12 +1,14 @@
 """The load as routers ask for it, and SageMaker's two routes."""
 
+import dataclasses
 import threading
 
 import httpx
 import pytest
 
 from palladio import __version__
-from palladio.runtime.interface.messages import RankStats
+from palladio.http.routes.routes_load import _sections
+from palladio.runtime.interface.messages import EngineStats, RankStats
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 
@@ -19,11 +21,13 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
     engine.ranks = [BUSY, IDLE]
     answer = http.get("/v1/loads?include=core").raise_for_status().json()
     assert answer["version"] == __version__
+    assert answer["dp_rank_count"] == 2
     busy, idle = answer["loads"]
     assert busy == {
         "dp_rank": 0,
         "num_running_reqs": 3,
         "num_waiting_reqs": 2,
+        "num_total_reqs": 5,
         "num_used_tokens": 160,
         "num_total_tokens": 184,
         "max_total_num_tokens": 640,
@@ -33,13 +37,44 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
         "cache_hit_rate": 0.25,
     }
     assert (idle["dp_rank"], idle["num_total_tokens"], idle["cache_hit_rate"]) == (1, 0, 0.0)
-    assert http.get("/v1/loads?dp_rank=1&include=all&format=json").json()["loads"] == [idle]
+    (whole,) = http.get("/v1/loads?dp_rank=1&include=all&format=json").json()["loads"]
+    assert {name: whole[name] for name in idle} == idle
     assert http.get("/v1/loads?dp_rank=2").json()["loads"] == []
     old = http.get("/get_load").json()
     assert [{name: load[name] for name in load if name != "ts_tic"} for load in old] == [
         {"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 2, "num_tokens": 184, "num_pending_tokens": 24},
         {"dp_rank": 1, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0, "num_pending_tokens": 0},
     ]
+
+
+def test_sections_that_routers_ask_for(http: httpx.Client, engine: FakeEngine) -> None:
+    (plain,) = http.get("/v1/loads").json()["loads"]
+    (load,) = http.get("/v1/loads?include=core,disagg,queues,memory").raise_for_status().json()["loads"]
+    assert {name: load[name] for name in plain} == plain
+    assert set(load) - set(plain) == {"disaggregation", "queues", "memory"}
+    assert (load["disaggregation"]["mode"], set(list(load["disaggregation"].values())[1:])) == ("null", {0})
+    assert load["memory"]["token_capacity"] == load["max_total_num_tokens"]
+    assert load["queues"] == {"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0}
+    drafted = dataclasses.replace(BUSY, num_draft_rows=10, num_draft_tokens=30, num_accepted_drafts=15)
+    engine.ranks = [drafted, IDLE]
+    busy, idle = http.get("/v1/loads?include=all").json()["loads"]
+    assert busy["speculative"] == {"accept_length": 2.5, "accept_rate": 0.5}
+    assert "speculative" not in idle, "there were no drafts"
+    assert busy["queues"] == {"waiting": 2, "grammar": 0, "paused": 0, "retracted": 1}
+
+
+def test_requests_whose_grammar_is_compiled_are_a_queue_of_their_own() -> None:
+    stats = EngineStats([BUSY], unassigned=RankStats(num_waiting=4, num_waiting_tokens=9))
+    (part,) = stats.by_rank
+    assert part.num_waiting == 6
+    queues = _sections(stats, part, {"queues"})["queues"]
+    assert queues == {"waiting": 2, "grammar": 4, "paused": 0, "retracted": 1}
+
+
+def test_released_memory_is_sleep(http: httpx.Client, engine: FakeEngine) -> None:
+    assert http.get("/is_sleeping").json() == {"is_sleeping": False}
+    engine.state = "released"
+    assert http.get("/is_sleeping").json() == {"is_sleeping": True}
 
 
 def test_the_load_while_requests_run(http: httpx.Client, engine: FakeEngine) -> None:
@@ -59,7 +94,7 @@ def test_the_load_while_requests_run(http: httpx.Client, engine: FakeEngine) -> 
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ("include=memory", "include"),
+        ("include=core,memry", "include"),
         ("dp_rank=-1", "dp_rank"),
         ("dp_rank=x", "dp_rank"),
         ("format=prometheus", "format"),

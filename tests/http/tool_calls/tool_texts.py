@@ -79,6 +79,12 @@ SAMPLES = {
         BOTH,
         before="Yes:\n",
     ),
+    "internlm": Sample(
+        f'<|action_start|><|plugin|>\n{{"name": "get_weather", "parameters": {JSON_CITY}}}<|action_end|>\n'
+        '<|action_start|><|plugin|>\n{"name": "now", "parameters": {}}<|action_end|>',
+        BOTH,
+        before="I will look.",
+    ),
     "gpt-oss": Sample(
         f"<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{JSON_CITY}",
         BOTH,

@@ -47,12 +47,15 @@ def run_requests(folder: str, tp_size: int, dp_size: int, flags: dict[str, Any])
     add(collector, {name: TOKENS | params for name, params in MORE_REQUESTS.items()})
     drain(collector)
     for number, name in enumerate(MORE_REQUESTS):
-        collector.add(f"{name} again", random_prompt(20, number) + [9] * (3 + number), **TOKENS)
+        prompt, asks = random_prompt(20, number) + [9] * (3 + number), RequestOptions(timeline=True)
+        collector.add(f"{name} again", prompt, options=asks, **TOKENS)
         collector.step()  # the earlier ones decode beside the later ones' prompts
         collector.step()
     drain(collector)
     collector.add("idle", random_prompt(20, 0), **TOKENS)
     drain(collector)
+    told = {name: sum(record.new_tokens for record in of) for name, of in collector.timelines.items()}
+    assert told == {f"{name} again": len(collector.tokens[f"{name} again"]) for name in MORE_REQUESTS}
     stats = core.stats()
     check_parts(stats, dp_size)
     assert stats.num_self_check_failures == 0

@@ -41,11 +41,11 @@ def shape(page_size=16, dtype=jnp.float32, num_columns=16, kv_dtype=None, num_sl
 
 
 def choose(backend, **sizes):
-    return choose_kernels(backend, jax.devices("cpu")[0], MODEL, shape(**sizes))
+    return choose_kernels(backend, Target.of(jax.devices("cpu")[0]), MODEL, shape(**sizes))
 
 
 def test_a_cpu_runs_the_portable_path():
-    assert choose("auto") == Kernels("xla", Target.of(jax.devices("cpu")[0]))
+    assert choose("auto") == Kernels("xla", Target.of(Target.of(jax.devices("cpu")[0])))
 
 
 def test_kernels_of_another_device_are_interpreted_and_said_to_be_slow(caplog):
@@ -83,14 +83,14 @@ def test_what_the_tpu_kernels_take(sizes, reason):
 def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     monkeypatch.setattr(Target, "of", lambda device: V6E)
-    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, page_size=16))
+    kernels = choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model, page_size=16))
     assert (kernels.attention, kernels.latent_attention, kernels.cache_update) == ("tpu", "tpu", "tpu")
     assert kernels.grouped_matmul == "auto"
     assert caplog.text == ""
     with pytest.raises(ConfigError, match=r"pages of 4 tokens: with a cache of float32 they must be a multiple of 8"):
-        choose_kernels("tpu", jax.devices("cpu")[0], model, shape(model=model, page_size=4))
+        choose_kernels("tpu", Target.of(jax.devices("cpu")[0]), model, shape(model=model, page_size=4))
     with pytest.raises(ConfigError, match=r"latents are kept as .*, not as int8: use --kv-cache-dtype auto"):
-        choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model, kv_dtype=jnp.int8))
+        choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model, kv_dtype=jnp.int8))
 
 
 @pytest.mark.parametrize("name", ["fp8_e4m3", "int8"])
@@ -106,15 +106,15 @@ def test_latent_attention_has_kernels_for_gpus(monkeypatch, caplog):
     """For Hopper GPUs it has none of its own; latents that are too large in float32 run on XLA, which is said."""
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     monkeypatch.setattr(Target, "of", lambda device: Target("gpu", "9.0"))
-    kernels = choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model))
+    kernels = choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model))
     assert (kernels.latent_attention, kernels.grouped_matmul) in (("gpu_triton", "gpu_triton"), ("gpu_triton", "auto"))
     assert Kernels("gpu_mosaic").latent_attention == "gpu_triton"
     assert caplog.text == ""
     model = ModelConfig.from_hf(tiny_config("deepseek_v3", kv_lora_rank=512))
-    assert choose_kernels("auto", jax.devices("cpu")[0], model, shape(model=model)).latent_attention == "xla"
+    assert choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model)).latent_attention == "xla"
     assert "gpu_triton: latents of 512 in float32: its tiles have up to 128 (--dtype)" in caplog.text
     with pytest.raises(ConfigError, match=r"--attention-backend gpu_triton .*latents of 512 in float32"):
-        choose_kernels("gpu_triton", jax.devices("cpu")[0], model, shape(model=model))
+        choose_kernels("gpu_triton", Target.of(jax.devices("cpu")[0]), model, shape(model=model))
 
 
 def test_pages_that_only_the_kernel_for_chunks_has_no_room_for_are_found_too():

@@ -5,6 +5,7 @@ from typing import Any
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.scheduling.request import Request
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
@@ -40,6 +41,7 @@ def serve(core: EngineCore) -> tuple[Collector, list[Any]]:
             temperature=0.8 * (i % 2),
             seed=i,
             ignore_eos=True,
+            options=RequestOptions(timeline=i % 2 == 0),
         )
     for step in range(5000):
         if not core.has_work:
@@ -60,6 +62,8 @@ def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: Ti
     watched, alone = tiny.core(**FLAGS), tiny.core(observers=(), **FLAGS)
     (expected, expected_pages), (found, found_pages) = serve(watched), serve(alone)
     assert any(expected.num_retractions.values()), "memory was to run short"
+    assert set(expected.timelines) == {f"r{i}" for i in range(4, 14, 2)} | {"r0"} | set(expected.timelines) & {"r2"}
+    assert not found.timelines
     assert found.tokens == expected.tokens
     assert found.finish == expected.finish
     assert found.num_retractions == expected.num_retractions
@@ -71,7 +75,8 @@ def test_with_all_observers_and_with_none_tokens_and_pages_are_the_same(tiny: Ti
     for name in EngineStats.__dataclass_fields__.keys() - OF_OBSERVERS:
         assert getattr(seen, name) == getattr(unseen, name), name
     ((one,), (other,)) = seen.ranks, unseen.ranks
-    assert dataclasses.replace(one, last_gen_throughput=0.0) == other
+    assert one.num_prefill_tokens > 0
+    assert dataclasses.replace(one, last_gen_throughput=0.0, num_prefill_tokens=0) == other
 
 
 def test_hooks_come_in_order(tiny: TinyEngine) -> None:
@@ -87,11 +92,12 @@ def test_hooks_come_in_order(tiny: TinyEngine) -> None:
     collector = Collector(core)
     collector.add("a", random_prompt(5), max_tokens=2)
     collector.step()
-    assert seen == ["before_step", "before_dispatch", "after_dispatch", "after_step"]
+    assert seen == ["after_add", "before_step", "before_dispatch", "after_dispatch", "after_step", "after_outputs"]
     seen.clear()
     collector.step()  # the second step is dispatched before the host reads the first
     processed = ["before_process", "after_process"]
-    assert seen == ["before_step", "before_dispatch", "after_dispatch", *processed, "after_step"]
+    assert seen == ["before_step", "before_dispatch", "after_dispatch", *processed, "after_step", "after_outputs"]
     collector.run()
     assert seen.count("after_dispatch") + 1 == seen.count("after_process"), "the first was dispatched before the clear"
-    assert set(hooks) - set(seen) == {"after_loss"}
+    core.abort(["a"])
+    assert set(hooks) - set(seen) == {"after_add", "after_loss"}

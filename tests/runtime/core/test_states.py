@@ -18,6 +18,7 @@ from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import check_states
+from palladio.runtime.execution.cache_programs import CopyStates
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices
@@ -37,15 +38,17 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
     "enable_mixed_chunk": True,
 }
+SNAPSHOTS = {"state_snapshot_interval": 8, "state_snapshot_bytes": 2**20}
 
 
 def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Requests end by a stop token that the host reads a step late, and by an abort, while others go on beside them;
     the next ones get their slots. Tokens are those of transformers."""
     golden, chosen = np.load(GOLDENS / "qwen3_5.npz")["tokens"], prompts_of("qwen3_5")
+    flags = FLAGS | SNAPSHOTS | {"max_running_requests": 2, "cuda_graph_bs": (2,), "cache_self_check": 1.0}
     with caplog.at_level(logging.INFO, "palladio.engine"):
-        core = create_core(make_checkpoint(tmp_path, "qwen3_5"), max_running_requests=2, cuda_graph_bs=(2,), **FLAGS)
-    assert "The prefix cache is off: layers of Qwen3_5ForCausalLM keep states" in caplog.text
+        core = create_core(make_checkpoint(tmp_path, "qwen3_5"), **flags)
+    assert "Prefix cache of a model with states: 65 snapshots of" in caplog.text
     collector, expected = Collector(core), {}
     for number, count in ((8, 24), (3, 24), (5, 24), (6, 24), (7, 24)):
         tokens = golden[number].tolist()
@@ -60,16 +63,51 @@ def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.
     collector.add("last", chosen[2], max_tokens=24)
     expected["last"] = golden[2][:24].tolist()
     collector.run()
-    collector.add("again", chosen[8], max_tokens=24)  # whose pages were computed before
+    collector.add("again", chosen[8], max_tokens=24)  # whose pages and states were computed before
     expected["again"] = golden[8][:24].tolist()
-    collector.run()
+    go_on(collector, expected, golden, chosen)
     assert {name: collector.tokens[name] for name in expected} == expected
-    assert collector.cached_tokens["again"] == core.stats().total.num_hit_tokens == 0
+    stats = core.stats(check_integrity=True)
+    assert stats.total.num_hit_tokens > 0
+    assert stats.integrity_error is None
+    assert stats.total.num_snapshot_hits == 5  # one when the request that was retracted went on
+    assert (stats.num_self_checks, stats.num_self_check_failures) == (4, 0)
+    find_a_spoiled_snapshot(collector, chosen[8])
+
+
+def go_on(
+    collector: Collector, expected: dict[str, list[int]], golden: np.ndarray[Any, Any], chosen: list[list[int]]
+) -> None:
+    """The next turns of chats begin behind what was computed of the last ones, one of them twice: it is retracted."""
+    scheduler = collector.core._scheduler.schedulers[0]
+    for number in (3, 5, 7):
+        collector.add(f"turn {number}", [*chosen[number], *golden[number][:20].tolist()], max_tokens=20)
+        expected[f"turn {number}"] = golden[number][20:40].tolist()
+    while len(collector.tokens["turn 5"]) < 6:
+        collector.step()
+    request = next(one for one in scheduler.running if one.given.request_id == "turn 5")
+    assert 0 < scheduler.cache.num_lost_tokens(request) <= 8
+    scheduler.retractor.retract(request)
+    drain(collector)
+    assert all(collector.cached_tokens[name] >= 8 for name in ("again", "turn 3", "turn 5", "turn 7"))
+
+
+def find_a_spoiled_snapshot(collector: Collector, prompt: list[int]) -> None:
+    """The self-check compares states too: all pages are right."""
+    core, slots = collector.core, collector.core._scheduler.schedulers[0].cache.groups.snapshots
+    assert slots is not None
+    for slot in slots.numbers:
+        core._runner.executor.run(CopyStates.key_of(1), [np.array([[1], [slot]], np.int32)])
+    collector.add("spoiled", prompt, max_tokens=4)
+    drain(collector)
+    stats = core.stats()
+    assert (stats.num_self_check_failures, stats.cache_enabled, stats.total.num_snapshots) == (1, False, 0)
 
 
 def core_on(folder: str, dp_size: int, tp_size: int, **flags: Any) -> EngineCore:
     few = {"fail_on_recompile": False, "max_running_requests": 4, "cuda_graph_bs": (1,), "skip_tokenizer_init": True}
-    return create_core(Path(folder), dp_size=dp_size, tp_size=tp_size, **FLAGS | few | flags)
+    routing = {"load_balance_method": "prefix", "cache_self_check": 1.0}
+    return create_core(Path(folder), dp_size=dp_size, tp_size=tp_size, **FLAGS | SNAPSHOTS | routing | few | flags)
 
 
 def run_and_reset(core: EngineCore) -> dict[str, list[int]]:
@@ -82,12 +120,19 @@ def run_and_reset(core: EngineCore) -> dict[str, list[int]]:
     collector.take(core._process(keep=0))
     assert collector.tokens
     assert all(np.asarray(array).any() for layer in kept_by(core) for array in layer)
+    for after in core._hooks.after_loss:
+        after()
     core._scheduler.start_over()
     core._runner.executor.reset_state()
     assert len(kept_by(core)) == len(cache.groups.states) > 0
     assert not any(np.asarray(array).any() for layer in kept_by(core) for array in layer)
     drain(collector)
-    return collector.tokens
+    for number in range(4):
+        collector.add(f"{number} again", prompts_of("qwen3_next")[-1 - number], max_tokens=12)
+    drain(collector)
+    assert all(collector.tokens[f"{number} again"] == collector.tokens[str(number)] for number in range(4))
+    assert all(collector.cached_tokens[f"{number} again"] >= 8 for number in range(4))
+    return {name: collector.tokens[name] for name in map(str, range(4))}
 
 
 def kept_by(core: EngineCore) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     TokenOutput,
 )
+from palladio.runtime.interface.timeline import Timeline, TimelineRecord
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -61,6 +62,26 @@ def test_stop_string_over_tokens(tokenizer, step):
     assert outputs[-1].completion_tokens == len(shown)
     assert outputs[-1].times.received == 100.0
     assert outputs[-1].times.finished is not None
+
+
+def test_a_stop_string_ends_the_timeline_where_it_ends_the_answer(tokenizer):
+    """The first output's trace goes on to tell what comes: so whoever ends the request, all of it is known."""
+    ids, options = tokenizer.encode("one, two, three, four"), RequestOptions(timeline=True)
+    params = SamplingParams(max_tokens=99, seed=0, stop=["o, thr"])
+    processor = SampleProcessor("r", 0, GenerationRequest("r~0", [5, 6], params, (2,), 100.0, options), tokenizer)
+    outputs = []
+    for at in range(0, len(ids), 4):
+        news, part = Timeline(), ids[at : at + 4]
+        news.add(TimelineRecord("decode", float(at), 1.0, steps=1, new_tokens=len(part)))
+        times = RequestTimes(100.0) if at == 0 else None
+        outputs.append(processor.process(TokenOutput("r~0", part, times=times, trace=RequestTrace(timeline=news))))
+        if outputs[-1].finish is not None:
+            break
+    assert all(output.trace is None for output in outputs[1:-1])
+    assert outputs[0].trace.timeline is outputs[-1].trace.timeline
+    told = [record.new_tokens for record in outputs[0].trace.timeline]
+    assert told[:-1] == [4] * (len(told) - 1)
+    assert sum(told) == outputs[-1].completion_tokens < 4 * len(told)
 
 
 def test_no_stop_trim_keeps_the_match_but_nothing_after_it(tokenizer):

@@ -12,13 +12,13 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Req
 from palladio.runtime.interface.messages import StepOutputs
 from palladio.runtime.interface.outputs import (
     FinishReason,
-    RefusedOutputError,
     RequestTimes,
     RequestTrace,
     TokenLogprob,
     TokenOutput,
     WaitTimes,
 )
+from palladio.runtime.interface.refused_output import RefusedOutputError
 
 DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")

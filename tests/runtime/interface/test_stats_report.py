@@ -31,13 +31,14 @@ def test_all_that_was_counted_and_what_follows():
 
 
 def test_sums_over_ranks_and_what_each_of_them_tells():
-    one = RankStats(3, 2, 160, 640, 55.5, 0.7, 1, 7, 64, 80, 20, 48, 24, 5, 15, 6)
+    snapshots = {"num_snapshots": 3, "num_snapshot_slots": 8, "num_snapshot_hits": 4, "num_evicted_snapshots": 1}
+    one = RankStats(3, 2, 160, 640, 55.5, 0.7, 1, 7, 64, 80, 20, 48, 24, 5, 15, 6, 60, **snapshots)
     other = RankStats(1, 0, 40, 640, 4.5, 0.5, 0, 2, 32, 0, 0, 16, 0)
     unassigned = RankStats(num_waiting=4, num_waiting_tokens=10)
     answer = describe_stats(EngineStats([one, other], unassigned, num_self_checks=5, num_self_check_failures=1))
     expected = {"num_running": 4, "num_waiting": 6, "num_used_tokens": 200, "num_total_tokens": 1280}
     expected |= {"last_gen_throughput": 60.0, "new_token_ratio": 0.7, "num_retracted_waiting": 1}
-    expected |= {"num_retractions": 9, "num_waiting_tokens": 34}
+    expected |= {"num_retractions": 9, "num_waiting_tokens": 34, "num_prefill_tokens": 60}
     expected |= {"num_draft_rows": 5, "num_draft_tokens": 15, "num_accepted_drafts": 6}
     expected |= {"avg_spec_accept_length": 2.2}
     assert {name: answer[name] for name in expected} == expected
@@ -47,6 +48,7 @@ def test_sums_over_ranks_and_what_each_of_them_tells():
         "num_prompt_tokens": 80,
         "num_hit_tokens": 20,
         "num_evicted_tokens": 64,
+        **snapshots,
         "num_self_checks": 5,
         "num_self_check_failures": 1,
         "hit_rate": 0.25,

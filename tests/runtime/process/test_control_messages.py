@@ -17,6 +17,7 @@ from palladio.runtime.interface.messages import (
     EngineBusy,
     EngineStats,
     Explain,
+    GetStats,
     LiveRequest,
     QueueState,
     StartProfile,
@@ -33,6 +34,7 @@ from palladio.runtime.interface.outputs import (
     TokenOutput,
     WaitTimes,
 )
+from palladio.runtime.interface.page_map import GroupPages, PageMap
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
@@ -52,6 +54,8 @@ LIVE = LiveRequest(
     "a~0", "waiting", RequestTimes(1.0), TRACE, 1, 2, 3, 4, 5, QueueState("compile", 1, 2, 3, 4, 5, 6, 7)
 )
 
+PAGES = PageMap(9, 5, 1, 1, [(4, 1, 0), (1, 0, 1)], [GroupPages(None, 1, 4, 1), GroupPages(64, 2, 1, 0)], 0.5)
+
 
 @pytest.mark.parametrize(
     "message",
@@ -59,6 +63,7 @@ LIVE = LiveRequest(
         Explain(1, ["a~0"]),
         StartProfile(2, ProfileOptions("/x", 1, 2, 3, 1, traces_device=False)),
         StopProfile(3),
+        GetStats(3, pages=True),
         SetPause(4, "in_place"),
         SetPause(5, None),
         UpdateWeights(6, "/x"),
@@ -75,7 +80,7 @@ def test_codec_to_engine(message: object) -> None:
     [
         ControlReply(1, ok=True, requests=[LIVE]),
         ControlReply(1, ok=True, profile=ProfileReport("/x", "a bound")),
-        ControlReply(1, ok=True, stats=EngineStats([], steps=[BucketSteps("decode", 1, 2, 3, 4, 5)])),
+        ControlReply(1, ok=True, stats=EngineStats([], steps=[BucketSteps("decode", 1, 2, 3, 4, 5)], pages=[PAGES])),
         EngineBusy("compiling x"),
         StepOutputs([TokenOutput("a", [1], times=RequestTimes(1.0), trace=TRACE)]),
     ],

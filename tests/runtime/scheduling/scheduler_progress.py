@@ -29,7 +29,9 @@ class Progress:
         self._num_done = 0
 
     def begin(self) -> None:
-        """Somebody has come or gone, or the cache was flushed."""
+        """Somebody has come or gone, the cache was flushed, or the device has lost all."""
+        requests = [*self._scheduler.running, *self._scheduler.waiting]
+        self._num_retractions = {request: request.num_retractions for request in requests}
         self._victims.clear()
         self._num_steps = 0
 

@@ -3,13 +3,13 @@
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
@@ -17,91 +17,17 @@ from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
-from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
+from palladio.runtime.scheduling.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
-
-EOS = 7
-
-
-def next_token(tokens: list[int]) -> int:
-    """The simulated model: depends on the last token and the position."""
-    return (tokens[-1] * 31 + len(tokens) * 17) % 101
-
-
-def expected_output(prompt: list[int], max_tokens: int, stop_ids: frozenset[int], min_tokens: int = 0) -> list[int]:
-    tokens = list(prompt)
-    for i in range(max_tokens):
-        tokens.append(next_token(tokens))
-        if tokens[-1] in stop_ids and i + 1 >= min_tokens:
-            break
-    return tokens[len(prompt) :]
-
-
-class ScriptedConstraint:
-    """A grammar as the scheduler sees it: after a token that 3 divides, as many tokens as `jump_length` says are known.
-
-    It stands in for Constraint.
-    """
-
-    error: str | None = None
-    is_over = False
-
-    def __init__(self) -> None:
-        self.forced: list[int] = []
-        self.has_ended = False
-
-    def accept(self, token_id: int) -> None:
-        assert not self.has_ended
-        if self.forced:
-            assert token_id == self.forced[0], "a forced token was not sampled"
-            del self.forced[0]
-        if not self.forced and token_id % 3 == 0:
-            self.forced = [200 + token_id + i for i in range(jump_length(token_id))]
-        self.has_ended = not self.forced and token_id % 41 == 0
-
-
-def jump_length(token_id: int) -> int:
-    return token_id // 3 % 9 if token_id < 200 else 0
-
-
-def expected_constrained_output(
-    prompt: list[int], max_tokens: int, stop_ids: frozenset[int], min_tokens: int = 0
-) -> list[int]:
-    tokens, constraint = list(prompt), ScriptedConstraint()
-    for i in range(max_tokens):
-        tokens.append(constraint.forced[0] if constraint.forced else next_token(tokens))
-        if tokens[-1] in stop_ids and i + 1 >= min_tokens:
-            break
-        constraint.accept(tokens[-1])
-        if constraint.has_ended:
-            break
-    return tokens[len(prompt) :]
-
-
-def proposals(tokens: list[int]) -> Iterator[int]:
-    """Drafts after these tokens: some are right, then all are wrong."""
-    known = list(tokens)
-    for _ in range((3 * len(tokens) + tokens[-1]) % 5):
-        known.append(next_token(known))
-        yield known[-1]
-    yield from itertools.repeat(300)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A row in one forward pass: the request's tokens, drafts included; the positions that it computes; the drafts."""
-
-    tokens: list[int]
-    positions: range
-    drafts: list[int] = dataclasses.field(default_factory=list)
-
-    def content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[object, ...]]:
-        """What is written at a position: the salt, and all tokens up to there or what stands in their place."""
-        tokens: list[object] = list(self.tokens[: position + 1])
-        for part in row.request.given.media:
-            for place in range(part.start, min(part.stop, position + 1)):
-                tokens[place] = (part.digest, part.is_whole, place - part.start)
-        return row.request.given.options.cache_salt, tuple(tokens)
+from tests.runtime.scheduling.simulated_model import (
+    EOS,
+    Part,
+    ScriptedConstraint,
+    expected_constrained_output,
+    expected_output,
+    next_token,
+    proposals,
+)
 
 
 @dataclasses.dataclass
@@ -112,6 +38,9 @@ class Simulation:
     samples it checks that every position of the request holds just that: a page that two requests write to, or a prefix
     that is not the request's own, is found at once. It does so in each block table, of a group with a window for the
     positions that the step's first token sees and those after them; in the others nothing is looked up.
+
+    With snapshots, layers keep a state for each slot too: all tokens that it is of. A row that begins behind others
+    needs just theirs, whichever slot it was copied from.
     """
 
     num_pages: int = 20
@@ -130,12 +59,18 @@ class Simulation:
     one_shape: bool = False
     windows: tuple[tuple[int, int], ...] = ()  # of each group with one: its window, and how many tables it has
     keeps_all: bool = True  # whether there is a group without a window
+    num_snapshots: int = 0  # layers keep states, if it is over 0
+    snapshot_interval: int = 8
     background_slowdown: float = 0.15
     seconds_of: Callable[[ScheduledBatch], float] | None = None  # what each step is said to take
     share: BatchShare | None = None
 
     def __post_init__(self) -> None:
         self.groups = page_groups(self.page_size, self.windows, keeps_all=self.keeps_all)
+        if self.num_snapshots:
+            interval = -(-self.snapshot_interval // self.page_size) * self.page_size
+            slots = SnapshotSlots(self.max_running + 1, self.num_snapshots, interval, self.page_size)
+            self.groups = dataclasses.replace(self.groups, has_states=True, snapshots=slots)
         self.cache = CacheManager(
             self.num_pages * self.groups.num_tables,
             self.groups,
@@ -167,6 +102,7 @@ class Simulation:
             self.windows_of_tables += [group.window] * len(group.tables)
         self.written: dict[tuple[int, int], tuple[str | None, tuple[object, ...]]] = {}
         self.device_tokens: dict[int, list[int]] = {}
+        self.states: dict[int, tuple[str | None, tuple[object, ...]]] = {}
         self.in_flight: deque[tuple[ScheduledBatch, list[list[int]]]] = deque()
         self.outputs: dict[str, list[int]] = {}
         self.scored: dict[str, list[int]] = {}
@@ -208,6 +144,17 @@ class Simulation:
         self.progress.begin()
         self.cache.flush()
 
+    def lose(self) -> None:
+        """The device fails: what is in flight has not run, and it has lost all that it kept."""
+        lost = {row.request for batch, _ in self.in_flight for row in batch.rows}
+        self.in_flight.clear()
+        self.scheduler.start_over()
+        for request in lost:
+            if self.scheduler.find(request.given.request_id) is not None:
+                self._take([self.scheduler.fail(request, FinishReason("abort"))])
+        self.tables, self.written, self.states = {}, {}, {}
+        self.progress.begin()
+
     def step(self) -> bool:
         """One engine step; False when there was nothing to do."""
         for output in self.scheduler.expire():
@@ -215,6 +162,7 @@ class Simulation:
         batch = self.scheduler.schedule()
         self.progress.check_plan(batch)
         if batch is not None:
+            batch = self.cache.with_copies(batch)  # as DataParallelScheduler does
             self.batches.append(batch)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
@@ -280,10 +228,13 @@ class Simulation:
             assert batch.num_tokens <= self.max_step_tokens
             self.buckets.pick_prefill(batch.num_tokens, len(batch.rows))
         times = max(row.num_tokens for row in batch.rows) if batch.kind == "decode" else 1
-        sampled = [self._run_once(batch, number) for number in range(times)]
+        for source, target in batch.copies.before if batch.copies is not None else ():
+            assert source > self.max_running >= target > 0
+            self.states[target] = self.states[source]
+        sampled = [self._run_once(batch, number, times) for number in range(times)]
         return [list(itertools.chain(*of_row)) for of_row in zip(*sampled, strict=True)]
 
-    def _run_once(self, batch: ScheduledBatch, number: int) -> list[list[int]]:
+    def _run_once(self, batch: ScheduledBatch, number: int, times: int) -> list[list[int]]:
         """The forward pass, then sampling. As in EngineCore, the step before is read in between where the host has to
         know its tokens; requests that end there are part of the forward pass still, and sample for nobody."""
         slots = [row.request.slot for row in batch.rows]
@@ -298,6 +249,11 @@ class Simulation:
                 for position in range(first, part.positions.stop if part.positions else 0):
                     found = self.written[self._place(slot, position, table)]
                     assert found == part.content(row, position), "this page holds something else"
+        if self.num_snapshots:
+            self._advance_states(batch, slots, parts)
+            for copy in batch.copies.after if number == times - 1 else ():
+                assert copy.slot > self.max_running
+                self.states[copy.slot] = self.states[copy.source]
         if batch.is_constrained:
             self._process(keep=0)
         return [
@@ -305,7 +261,15 @@ class Simulation:
             for row, slot, part in zip(batch.rows, slots, parts, strict=True)
         ]
 
-    def _part(self, row: ScheduledRow, slot: int, number: int) -> "Part":
+    def _advance_states(self, batch: ScheduledBatch, slots: list[int], parts: list[Part]) -> None:
+        for row, slot, part in zip(batch.rows, slots, parts, strict=True):
+            if part.positions:
+                if part.positions.start:
+                    before = part.content(row, part.positions.start - 1)
+                    assert self.states.get(slot) == before, "this state is of other tokens"
+                self.states[slot] = part.content(row, part.positions.stop - 1)
+
+    def _part(self, row: ScheduledRow, slot: int, number: int) -> Part:
         """What a row computes. The device alone knows where it starts, how many drafts it has, and whether it is at its
         end already."""
         if not row.decodes:
@@ -325,7 +289,7 @@ class Simulation:
         drafts = list(itertools.islice(proposals(tokens), count))
         return Part([*tokens, *drafts], range(begin, begin + 1 + count), drafts)
 
-    def _sample_row(self, row: ScheduledRow, slot: int, part: "Part") -> list[int]:
+    def _sample_row(self, row: ScheduledRow, slot: int, part: Part) -> list[int]:
         if not part.positions:
             return []
         sampled = [self._sample(row, slot)]

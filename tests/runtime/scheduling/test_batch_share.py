@@ -12,7 +12,8 @@ from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from tests.properties import examples
-from tests.runtime.scheduling.scheduler_sim import EOS, Simulation, expected_output
+from tests.runtime.scheduling.scheduler_sim import Simulation
+from tests.runtime.scheduling.simulated_model import EOS, expected_output
 
 BACKGROUND = RequestOptions(background=True)
 PROMPT = [11, 12, 13]

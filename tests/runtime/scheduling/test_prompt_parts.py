@@ -10,7 +10,8 @@ from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.prompt_parts import Media, PromptPart, join_parts, text_ids
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.radix_cache import page_keys
-from tests.runtime.scheduling.scheduler_sim import Simulation, expected_output
+from tests.runtime.scheduling.scheduler_sim import Simulation
+from tests.runtime.scheduling.simulated_model import expected_output
 
 PAGE = 4
 

@@ -10,7 +10,8 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 from palladio.runtime.interface.outputs import DecodeSteps
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
-from tests.runtime.scheduling.scheduler_sim import EOS, ScriptedConstraint, Simulation
+from tests.runtime.scheduling.scheduler_sim import Simulation
+from tests.runtime.scheduling.simulated_model import EOS, ScriptedConstraint
 
 
 def decoding() -> Request:

@@ -10,7 +10,8 @@ from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.scheduling.waiting_queue import Deadlines
-from tests.runtime.scheduling.scheduler_sim import EOS, STOP, Simulation, check, expected_output
+from tests.runtime.scheduling.scheduler_sim import STOP, Simulation, check
+from tests.runtime.scheduling.simulated_model import EOS, expected_output
 
 
 @pytest.mark.parametrize("lag", [0, 1])

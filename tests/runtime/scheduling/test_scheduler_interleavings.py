@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.outputs import FinishReason
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
@@ -15,6 +16,7 @@ actions = st.lists(
         st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
         st.tuples(st.just("step"), st.integers(1, 6), st.just(0)),
         st.tuples(st.just("flush"), st.just(0), st.just(0)),
+        st.tuples(st.just("lose"), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
@@ -31,6 +33,9 @@ modes = st.fixed_dictionaries(
         # Windows shorter than a page, of whole pages and others, longer than most requests; in several tables each.
         "windows": st.sampled_from([(), (), ((1, 1),), ((4, 1),), ((7, 2),), ((2, 1), (9, 2)), ((40, 1),)]),
         "keeps_all": st.sampled_from([True, True, False]),
+        # Of states that layers keep; 0: they keep none.
+        "num_snapshots": st.sampled_from([0, 0, 1, 2, 5, 12]),
+        "snapshot_interval": st.sampled_from([1, 6, 8, 100]),
     }
 )
 
@@ -47,6 +52,8 @@ def test_any_interleaving_answers_every_request(policy, steps, mode) -> None:
     advance = mode.pop("advance")
     if mode["one_shape"]:
         advance = advance | {"num_decode_steps": 1}
+    if mode["num_snapshots"]:
+        advance = advance | {"num_drafts": 0}
     sim = Simulation(policy=policy, max_running=3, max_step_tokens=8, seconds_of=seconds_of, **mode, **advance)
     capacity = (sim.num_pages - 1) * sim.page_size
     added: dict[str, tuple[list[int], int]] = {}
@@ -80,5 +87,8 @@ def test_any_interleaving_answers_every_request(policy, steps, mode) -> None:
                 sim.step()
         elif action == "flush":
             sim.flush()
+        elif action == "lose":
+            sim.lose()
     sim.run()
+    aborted |= {name for name, output in sim.finished.items() if output.finish == FinishReason("abort")}
     check(sim, {name: value for name, value in added.items() if name not in aborted}, constrained)

@@ -6,7 +6,8 @@ from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage
-from tests.runtime.scheduling.scheduler_sim import Simulation, check, expected_output, page_groups
+from tests.runtime.scheduling.scheduler_sim import Simulation, check, page_groups
+from tests.runtime.scheduling.simulated_model import expected_output
 
 FIRST_OF_WINDOWS = 100  # a windowed group's page of the same tokens has a number higher by this
 

@@ -9,7 +9,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text import hub
+from palladio.runtime.text import hub_download
 from palladio.runtime.text.hub import resolve_model_path, resolve_source
 
 # gpt-oss has its weights three times.
@@ -24,16 +24,18 @@ def downloads(monkeypatch, tmp_path):
     """An empty cache, and a hub that has everything; what was asked of it."""
     asked = []
 
-    def snapshot_download(repo, *, revision, cache_dir, local_files_only, allow_patterns, ignore_patterns):
+    def snapshot_download(repo_id, revision, cache_dir, allow_patterns, ignore_patterns, local_files_only=False, **how):
         if local_files_only:
             raise LocalEntryNotFoundError("not here")
+        if how.get("dry_run"):
+            return []
         assert set(filter_repo_objects(REPOSITORY, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)) == {
             file for file in REPOSITORY if "/" not in file and any(fnmatch(file, each) for each in allow_patterns)
         }
-        asked.append((repo, revision, cache_dir, allow_patterns))
-        return str(tmp_path / repo)
+        asked.append((repo_id, revision, cache_dir, allow_patterns))
+        return str(tmp_path / repo_id)
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     return asked
 
 
@@ -78,11 +80,13 @@ def test_errors_name_the_flag(flag, tmp_path, monkeypatch):
 def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
     calls = []
 
-    def snapshot_download(repo, *, local_files_only, **_):
+    def snapshot_download(*, local_files_only=False, dry_run=False, **_):
+        if dry_run:
+            return []
         calls.append(local_files_only)
         return str(tmp_path)
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         (tmp_path / name).write_text("{}")
     resolve_source(source(model_path=str(tmp_path), tokenizer_path="a/tokenizer"))
@@ -103,6 +107,8 @@ def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
         (("params.json", "consolidated.00.pth", "tokenizer.model"), "has Meta's or Mistral's original format (params"),
         (("params.json", "consolidated.safetensors"), "has Meta's or Mistral's original format (params.json)"),
         (("model_index.json", "unet/config.json"), "is a diffusers pipeline"),
+        (("config.json", "model.onnx"), "holds an ONNX model: give the checkpoint that it was exported from"),
+        (("config.json", "onnx/model.onnx"), "holds an ONNX model"),
         (("refs/main", "snapshots/abc/config.json"), "has no config.json, but "),
     ],
 )
@@ -117,6 +123,15 @@ def test_a_directory_in_another_form_is_told_with_what_to_do(files, told, tmp_pa
         resolve_model_path(str(tmp_path))
 
 
+def test_a_model_quantized_by_mlx_is_told(tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    (tmp_path / "config.json").write_text('{"quantization": {"group_size": 64, "bits": 4}}')
+    with pytest.raises(ConfigError, match=r"is quantized by MLX, .* give the model that it was made of"):
+        resolve_model_path(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"quantization": null}')
+    assert resolve_model_path(str(tmp_path)) == tmp_path
+
+
 def test_a_model_with_more_than_it_needs_is_a_model(tmp_path):
     for name in ("config.json", "model.safetensors", "m.gguf", "params.json", "adapter_config.json"):
         (tmp_path / name).write_text("{}")
@@ -128,9 +143,14 @@ def test_a_model_with_more_than_it_needs_is_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("gs://bucket/model", "is a URL: copy the model to a local directory first (gcloud storage cp --recursive …)"),
-        ("s3://bucket", "is a URL: copy the model to a local directory first (aws s3 cp --recursive …)"),
-        ("https://huggingface.co/org/model", "is a URL: copy the model to a local directory first (download …)"),
+        (
+            "gs://bucket/model",
+            "is a URL: mount the bucket (gcsfuse --implicit-dirs BUCKET DIR) or copy the model (gcloud storage cp "
+            "--recursive …), and give the local directory",
+        ),
+        ("s3://bucket", "is a URL: mount the bucket (mount-s3 BUCKET DIR) or copy the model (aws s3 cp --recursive …)"),
+        ("https://huggingface.co/org/model", "is a URL: download the model first, and give the local directory"),
+        ("file:///models/a", "is a URL: give the path without file://"),
     ],
 )
 def test_a_url_is_no_path(path, told):
@@ -150,11 +170,11 @@ def test_a_gguf_file(tmp_path):
 
 
 def test_a_gated_model_says_where_to_ask_and_what_to_set(monkeypatch):
-    def snapshot_download(repo, *, local_files_only, **_):
+    def snapshot_download(*, local_files_only=False, **_):
         if local_files_only:
             raise LocalEntryNotFoundError("not here")
         raise GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     with pytest.raises(ConfigError, match=r"is gated: accept its conditions on https://.*/org/m, then set HF_TOKEN"):
         resolve_model_path("org/m")

@@ -1,0 +1,44 @@
+"""Metrics that routers read under vLLM's names, and how large the KV cache is. Each has one sample, of all
+data-parallel ranks together: schedulers take one sample a server."""
+
+from palladio.http.observability.metric import Metric, Samples, one
+from palladio.runtime.interface.messages import EngineReady, EngineStats
+
+
+def _pages(size_label: str, count_label: str) -> Metric[EngineReady]:
+    """Labels hold what is told; the value is always 1."""
+
+    def samples(info: EngineReady) -> Samples:
+        count = info.max_total_tokens // info.page_size * info.num_ranks
+        return [({size_label: str(info.page_size), count_label: str(count)}, 1)]
+
+    prefix = "sglang" if count_label == "num_pages" else "vllm"
+    return Metric("gauge", f"{prefix}:cache_config_info", "Pages of the KV cache, as labels", samples)
+
+
+def _usage(stats: EngineStats) -> float:
+    total = stats.total
+    return total.num_used_tokens / total.num_total_tokens if total.num_total_tokens else 0.0
+
+
+ROUTER_LIMITS: tuple[Metric[EngineReady], ...] = (
+    _pages("page_size", "num_pages"),
+    _pages("block_size", "num_gpu_blocks"),
+)
+ROUTER_METRICS: tuple[Metric[EngineStats], ...] = (
+    Metric("gauge", "vllm:num_requests_running", "Running requests", one(lambda stats: stats.total.num_running)),
+    Metric("gauge", "vllm:num_requests_waiting", "Waiting requests", one(lambda stats: stats.total.num_waiting)),
+    Metric("gauge", "vllm:kv_cache_usage_perc", "Used share of the KV cache, 0 to 1", one(_usage)),
+    Metric(
+        "counter",
+        "vllm:prefix_cache_queries",
+        "Prompt tokens that were looked up in the prefix cache",
+        one(lambda stats: stats.total.num_prompt_tokens),
+    ),
+    Metric(
+        "counter",
+        "vllm:prefix_cache_hits",
+        "Prompt tokens that were found in the prefix cache",
+        one(lambda stats: stats.total.num_hit_tokens),
+    ),
+)

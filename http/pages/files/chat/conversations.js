@@ -1,0 +1,150 @@
+// The conversations of this browser: which there are, which one is open, and what is stored of them.
+
+import { MAX_CONVERSATIONS, preferences, StoreError } from "./store.js";
+import { withBlobs, withUrls } from "./files.js";
+import { exportText, readImport } from "./transfer.js";
+import { newId, titleOf, Tree } from "./tree.js";
+
+export class Conversations {
+  /**
+   * @param {object} store
+   * @param {{onChange: () => void, onTrouble: (words: string) => void}} told
+   */
+  constructor(store, told) {
+    Object.assign(this, { store, ...told });
+    this.all = [];
+    this.trees = new Map(); // of those that are open, or being answered
+    this.current = this.fresh();
+    this.channel = "BroadcastChannel" in window ? new BroadcastChannel("palladio-chat") : null;
+    this.channel?.addEventListener("message", () => this.reload());
+  }
+
+  /** One that is not stored before its first message. */
+  fresh() {
+    const { defaults = {}, model } = preferences.read();
+    const now = Date.now();
+    const conversation = { id: newId(), title: "New conversation", created: now, updated: now, active: null, settings: { ...defaults, model }, isNew: true };
+    this.trees.set(conversation.id, new Tree());
+    return conversation;
+  }
+
+  get tree() {
+    return this.trees.get(this.current.id);
+  }
+
+  get path() {
+    return this.tree.path(this.current.active);
+  }
+
+  async reload() {
+    const found = await this.store.list();
+    this.all = found.map((each) => (each.id === this.current.id ? Object.assign(this.current, { title: each.title }) : each));
+    this.onChange();
+  }
+
+  /** @param {string|null} id null: a fresh one */
+  async open(id, isBusy = () => false) {
+    const before = this.current;
+    const found = this.all.find((each) => each.id === id);
+    this.current = found ?? this.fresh();
+    if (found && !this.trees.has(id)) this.trees.set(id, new Tree(await this.store.messages(id)));
+    if (before.id !== this.current.id && !isBusy(before.id)) this.trees.delete(before.id);
+    if (found && !this.tree.get(found.active)) found.active = this.tree.newestLeaf();
+    this.onChange();
+  }
+
+  /** A message more, which the conversation then ends with. */
+  async add(message, conversation = this.current) {
+    const tree = this.trees.get(conversation.id);
+    const made = { id: newId(), conversation: conversation.id, created: Date.now(), order: tree.size, content: "", ...message };
+    tree.add(made);
+    conversation.active = made.id;
+    if (conversation.isNew) {
+      if (this.all.length >= MAX_CONVERSATIONS) this.onTrouble(`This browser keeps ${MAX_CONVERSATIONS} conversations; this one is not stored. Export and delete some first.`);
+      else {
+        delete conversation.isNew;
+        this.all.unshift(conversation);
+      }
+    }
+    if (tree.size === 1) conversation.title = titleOf(made.content || made.files?.[0]?.name || "");
+    await this.save(conversation, [made]);
+    return made;
+  }
+
+  /** Stores what has changed; trouble is told, and nothing fails for it. */
+  async save(conversation, messages = [], { isQuiet = false } = {}) {
+    if (conversation.isNew) return;
+    conversation.updated = messages.length ? Date.now() : conversation.updated;
+    if (messages.length && !isQuiet) this.all = [conversation, ...this.all.filter((each) => each !== conversation)];
+    try {
+      if (messages.length) await this.store.putMessages(messages.map(({ timing: _timing, ...kept }) => kept));
+      if (!isQuiet) {
+        await this.store.putConversation(conversation);
+        this.channel?.postMessage("changed");
+      }
+    } catch (error) {
+      if (!(error instanceof StoreError)) throw error;
+      this.onTrouble(error.message);
+    }
+    if (!isQuiet) this.onChange();
+  }
+
+  async removeMessage(id) {
+    const { tree, current } = this;
+    const { parent } = tree.get(id);
+    const gone = tree.remove(id);
+    if (!tree.get(current.active)) current.active = tree.newestLeaf(parent);
+    await this.store.removeMessages(gone);
+    await this.save(current);
+  }
+
+  async remove(id) {
+    await this.store.remove(id);
+    this.all = this.all.filter((each) => each.id !== id);
+    this.trees.delete(id);
+    this.channel?.postMessage("changed");
+    if (this.current.id === id) await this.open(null);
+    else this.onChange();
+  }
+
+  async removeAll() {
+    for (const { id } of this.all.slice()) await this.store.remove(id);
+    this.all = [];
+    this.trees.clear();
+    this.channel?.postMessage("changed");
+    await this.open(null);
+  }
+
+  /** @param {object[]} chosen conversations */
+  async exportOf(chosen) {
+    const found = [];
+    for (const conversation of chosen) {
+      const tree = this.trees.get(conversation.id);
+      const messages = tree ? [...tree.byId.values()] : await this.store.messages(conversation.id);
+      found.push({ conversation, messages: await withUrls(messages) });
+    }
+    return exportText(found);
+  }
+
+  /** @returns {Promise<number>} how many came in @throws {ImportError} */
+  async importText(text) {
+    const found = readImport(text);
+    if (this.all.length + found.length > MAX_CONVERSATIONS) {
+      this.onTrouble(`This browser keeps ${MAX_CONVERSATIONS} conversations; the file has too many. Delete some first.`);
+      return 0;
+    }
+    try {
+      for (const { conversation, messages } of found) {
+        await this.store.putMessages(withBlobs(messages).map((message, order) => ({ ...message, order })));
+        await this.store.putConversation(conversation);
+      }
+    } catch (error) {
+      if (!(error instanceof StoreError)) throw error;
+      this.onTrouble(error.message);
+    }
+    await this.reload();
+    if (found.length) await this.open(found[0].conversation.id);
+    this.channel?.postMessage("changed");
+    return found.length;
+  }
+}

@@ -1,0 +1,94 @@
+"""PageFile: what browsers load, read once from the package, and how it is sent."""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent / "files"
+TYPES = {  # only files of these kinds are served
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",  # licences of what is vendored
+}
+# Model output is hostile. Nothing inline runs or styles, nothing loads from or is sent to another origin, no string
+# becomes markup or code, and no other page frames this one. Pictures are those that the user attached.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'self'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-cache",  # a browser keeps it, and asks by its ETag whether it is still the same
+    "Vary": "Accept, Accept-Encoding",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PageFile:
+    """Attributes:
+    content: as it is on disk.
+    kind: its content type.
+    """
+
+    content: bytes
+    kind: str
+
+    @functools.cached_property
+    def tag(self) -> str:
+        """Its ETag: another one for each content."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """Compressed, when the first browser asks."""
+        return gzip.compress(self.content, 9, mtime=0)
+
+    def answer(self, headers: Headers) -> Response:
+        """The file, or 304 to a browser that has it. Args: headers: of the request."""
+        own = HEADERS | {"ETag": self.tag}
+        known = {tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")}
+        if known & {self.tag, "*"}:
+            return Response(status_code=304, headers=own)
+        if "gzip" in headers.get("accept-encoding", "").lower():
+            return Response(self.packed, headers=own | {"Content-Encoding": "gzip"}, media_type=self.kind)
+        return Response(self.content, headers=own, media_type=self.kind)
+
+    def based_on(self, root: str) -> "PageFile":
+        """An HTML file whose relative addresses begin at `root`. Args: root: a path that ends with a slash."""
+        base = f'<base href="{root}">'.encode()
+        return PageFile(self.content.replace(b"<head>", b"<head>\n  " + base, 1), self.kind)
+
+
+@functools.cache
+def page_files() -> Mapping[str, PageFile]:
+    """By path below `files/`."""
+    found = {}
+    for path in sorted(FOLDER.rglob("*")):
+        kind = TYPES.get(path.suffix)
+        if kind is not None:
+            found[path.relative_to(FOLDER).as_posix()] = PageFile(path.read_bytes(), kind)
+    return MappingProxyType(found)

@@ -1,0 +1,55 @@
+"""GET / and the files of the pages."""
+
+import functools
+import html
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from palladio.http.pages.page_files import PageFile, page_files
+from palladio.http.settings.http_config import HttpConfig
+
+PAGES = {"/": "chat.html", "/dashboard": "dashboard.html"}  # route → file
+PREFIX = "/ui/"  # of the routes of all other files
+
+
+def page_paths(config: HttpConfig) -> frozenset[str]:
+    """Routes that need no key, because they tell nothing: the page asks the user for the key."""
+    return frozenset((*PAGES, *_other_paths())) if config.ui else frozenset()
+
+
+def pages_router(config: HttpConfig) -> APIRouter:
+    router = APIRouter()
+    pages = _pages(config) if config.ui else {}
+
+    @router.get("/", response_model=None)
+    async def root(request: Request) -> Response:
+        """The chat page for browsers; a line of text for clients that look here whether there is a server."""
+        page = pages.get("/")
+        if page is not None and "text/html" in request.headers.get("accept", ""):
+            return page.answer(request.headers)
+        return Response("Palladio is running", media_type="text/plain", headers={"Vary": "Accept"})
+
+    async def show(request: Request) -> Response:
+        return pages[request.scope["route"].path].answer(request.headers)
+
+    async def send(request: Request, name: str) -> Response:
+        if PREFIX + name not in _other_paths():
+            raise HTTPException(404)
+        return page_files()[name].answer(request.headers)
+
+    routes = {path: show for path in pages if path != "/"} | ({PREFIX + "{name:path}": send} if pages else {})
+    for path, endpoint in routes.items():
+        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
+    return router
+
+
+def _pages(config: HttpConfig) -> dict[str, PageFile]:
+    """By route. Behind --root-path, pages say where they are, so that they also work without a slash at the end."""
+    pages = {path: page_files()[name] for path, name in PAGES.items()}
+    root = config.root_path.rstrip("/")
+    return {path: page.based_on(html.escape(f"{root}/")) for path, page in pages.items()} if root else pages
+
+
+@functools.cache
+def _other_paths() -> frozenset[str]:
+    return frozenset(PREFIX + name for name in page_files() if not name.endswith(".html"))

@@ -1,0 +1,81 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: a request as token ids, for routers that go by prefixes.
+
+The answer is vLLM's `GenerateRequest`; a completion has a list of those, one a prompt. Nothing goes to the engine.
+"""
+
+from typing import Any
+
+import orjson
+from fastapi import Response
+
+from palladio.http.chat.chat_run import translate
+from palladio.http.generation.context import Context
+from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.params import request_name
+from palladio.http.routes.routes_completions import read_completion
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.runtime.front.samples import LengthLimit
+from palladio.runtime.interface.errors import ContextLengthError
+from palladio.runtime.interface.generation_request import GenerationRequest
+
+_PARAMS = (  # of SamplingParams, that vLLM's have too
+    *("n", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
+    *("ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs"),
+    *("prompt_logprobs", "skip_special_tokens", "spaces_between_special_tokens", "allowed_token_ids"),
+)
+
+
+async def _render_chat(context: Context, call: Call, body: ChatRequest) -> Response:
+    context.require_generation()
+    model = context.model_name(body.model)
+    name, options = request_name(body, call.request_id), call.options(body)
+    request, _ = await translate(context, body, call.names, name, options)
+    return _json(_rendered(context, request, model, is_stream=bool(body.stream)) | call.names.warnings())
+
+
+async def _render_completion(context: Context, call: Call, body: CompletionRequest) -> Response:
+    context.require_generation()
+    model = context.model_name(body.model)
+    read = await read_completion(context, call, body)
+    return _json([_rendered(context, request, model, is_stream=bool(body.stream)) for request in read.requests])
+
+
+def _rendered(context: Context, request: GenerationRequest, model: str, *, is_stream: bool) -> dict[str, Any]:
+    """
+    Raises:
+        ContextLengthError: the prompt leaves no room for an answer.
+        InvalidRequestError: min_tokens is over what the prompt leaves.
+    """
+    room = LengthLimit.of(context.engine.info)
+    params = room.fit(request)
+    most = room.limit - len(request.prompt_ids)
+    if most < (params.max_tokens or 1):
+        message = "The input ({size} tokens) leaves room for {most} tokens of output in {what} ({limit} tokens). "
+        raise ContextLengthError.of(
+            message + "Send a shorter prompt, or lower {param}.",
+            param="max_tokens",
+            size=len(request.prompt_ids),
+            most=max(0, most),
+            what=room.name,
+            limit=room.limit,
+        )
+    values = {name: object.__getattribute__(params, name) for name in _PARAMS}
+    return {
+        "request_id": request.request_id,
+        "model": model,
+        "token_ids": request.prompt_ids,
+        "features": None,
+        "sampling_params": values | {"max_tokens": most if params.max_tokens is None else params.max_tokens},
+        "stream": is_stream,
+        "cache_salt": request.options.cache_salt,
+        "priority": request.options.priority,
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+
+
+RENDER_CHAT = Endpoint("/v1/chat/completions/render", ChatRequest, _render_chat)
+RENDER_COMPLETION = Endpoint("/v1/completions/render", CompletionRequest, _render_completion)

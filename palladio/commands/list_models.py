@@ -1,0 +1,106 @@
+"""`palladio list`: the models that this machine has in its caches, and which of them can be served."""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from palladio.commands.parsing import make_parser, size
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.model.config import ModelConfig, read_model_dir
+from palladio.runtime.interface.errors import PalladioError
+from palladio.runtime.text.hub import why_not_servable
+from palladio.runtime.text.hub_download import hub_cache
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """A model on the disk.
+
+    Attributes:
+        revision: commit, and the names that lead to it. size: bytes. changed: seconds since the epoch.
+        problem: why it cannot be served; None: it can be.
+    """
+
+    name: str
+    revision: str
+    size: int
+    path: str
+    changed: float
+    problem: str | None
+
+
+def parser() -> argparse.ArgumentParser:
+    found = make_parser(
+        "list",
+        "Lists the models of the local hub cache and the embedded one: size, revision, path, and whether `palladio "
+        "serve` takes them.",
+        [
+            "palladio list",
+            "palladio list --servable                      # only those",
+            "palladio list --download-dir /mnt/models --json",
+        ],
+    )
+    found.add_argument("--download-dir", metavar="DIR", help="cache folder (default: the hub cache, HF_HOME)")
+    found.add_argument("--servable", action="store_true", help="leave out what cannot be served")
+    found.add_argument("--json", action="store_true", help="print JSON")
+    return found
+
+
+def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs the command; returns its exit code."""
+    args = parser().parse_args(argv)
+    cache = hub_cache(args.download_dir)
+    models = [_model(DEFAULT_MODEL_NAME, "embedded", default_model_path()), *scan(cache)]
+    if args.servable:
+        models = [model for model in models if model.problem is None]
+    if args.json:
+        print(json.dumps([dataclasses.asdict(model) for model in models], indent=2))
+        return 0
+    width = max(len(model.name) for model in models)
+    for model in models:
+        verdict = "ready to serve" if model.problem is None else f"not servable: {model.problem}"
+        day = time.strftime("%Y-%m-%d", time.localtime(model.changed))
+        print(f"{model.name:<{width}}  {size(model.size):>9}  {day}  {model.revision:<16}  {verdict}")
+        print(f"{'':<{width}}  {model.path}")
+    left = sum(file.stat().st_size for file in cache.glob("models--*/blobs/*.incomplete"))
+    where = f"in {cache}" if cache.is_dir() else f"in {cache}, which does not exist"
+    print(f"{len(models) - 1} in the hub cache ({where}), {size(sum(model.size for model in models))} in all")
+    if left:
+        print(f"Interrupted downloads have left {size(left)}: rm {cache}/models--*/blobs/*.incomplete")
+    return 0
+
+
+def scan(cache: Path) -> Iterator[Found]:
+    """The snapshots of a hub cache, by name."""
+    for folder in sorted(cache.glob("models--*")):
+        name = folder.name.removeprefix("models--").replace("--", "/")
+        refs = {file.read_text(encoding="utf-8").strip(): file.name for file in (folder / "refs").glob("*")}
+        snapshots = sorted((folder / "snapshots").glob("*"))
+        for snapshot in snapshots:
+            revision = f"{refs[snapshot.name]} {snapshot.name[:7]}" if snapshot.name in refs else snapshot.name[:12]
+            yield _model(name, revision, snapshot)
+        if not snapshots:
+            yield Found(name, "-", _size(folder), str(folder), folder.stat().st_mtime, "nothing of it is complete")
+
+
+def _model(name: str, revision: str, folder: Path) -> Found:
+    return Found(name, revision, _size(folder), str(folder), folder.stat().st_mtime, _problem(folder))
+
+
+def _problem(folder: Path) -> str | None:
+    problem = why_not_servable(folder)
+    if problem is not None:
+        return problem.removeprefix(f"{folder} is ").removeprefix(f"{folder} has ")
+    try:
+        ModelConfig.from_hf(*read_model_dir(folder))
+    except (PalladioError, OSError, ValueError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _size(folder: Path) -> int:
+    """Bytes of what its links lead to."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

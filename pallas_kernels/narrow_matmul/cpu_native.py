@@ -1,0 +1,110 @@
+"""Products of a few rows by our own C++ (cpu_native.cc), which is compiled on the machine that uses it.
+
+A custom call of XLA, and so a part of the step's program. It is never needed: without a C++ compiler XLA's own product
+serves, half as fast for one row (`benchmarks/results/NOTES.md`).
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+
+SOURCE: Final = Path(__file__).with_suffix(".cc")
+COMPILERS: Final = ("c++", "g++", "clang++")
+BFLOAT16_CALL: Final = "palladio_rows_times_bfloat16"
+INT8_CALL: Final = "palladio_rows_times_int8"
+_SYMBOLS: Final = {BFLOAT16_CALL: "PalladioRowsTimesBfloat16", INT8_CALL: "PalladioRowsTimesInt8"}
+_FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
+_SECONDS: Final = 120  # for the compiler, which takes three
+_loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
+
+
+class NativeError(Exception):
+    """Why the library cannot be used; the message says it in a few words."""
+
+
+def load(folder: Path | None) -> None:
+    """Makes `matmul` usable: compiles the library, unless the folder has it, and registers its calls. The first
+    time in a process does it.
+
+    Args:
+        folder: where compiled libraries are kept; None: this one is not kept.
+
+    Raises:
+        NativeError: no compiler, or none that can compile it; or the folder is open to other users.
+    """
+    if _loaded:
+        return
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        raise NativeError(f"it is for x86-64, this is {platform.machine()}")
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise NativeError(f"no C++ compiler ({', '.join(COMPILERS)}) is on PATH")
+    try:
+        if folder is None:
+            with tempfile.TemporaryDirectory() as temporary:
+                _register(_compiled(compiler, Path(temporary)))
+        else:
+            _register(_compiled(compiler, _private(folder)))
+    except OSError as error:
+        raise NativeError(str(error)) from error
+
+
+def matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]; `load` comes before. Rows are rounded to bfloat16."""
+    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
+    return jax.ffi.ffi_call(BFLOAT16_CALL, out)(rows, matrix)
+
+
+def int8_matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """rows f32[T, in], matrix int8[in, out] → f32[T, out]; `load` comes before. Nothing is rounded but sums."""
+    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[1]), jnp.float32)
+    return jax.ffi.ffi_call(INT8_CALL, out)(rows, matrix)
+
+
+def _private(folder: Path) -> Path:
+    """Makes the folder. What others may put there would be run as our own code."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_mode & 0o022 or found.st_uid not in (os.geteuid(), 0):
+        raise NativeError(f"other users can write to {folder}; run `chmod go-w {folder}`")
+    return folder
+
+
+def _compiled(compiler: str, folder: Path) -> Path:
+    """The library in the folder; several processes may make it at once, and each puts a whole one there."""
+    source = SOURCE.read_bytes()
+    parts = (source, jax.__version__, compiler, *_FLAGS)
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+    library = folder / f"narrow_matmul-{digest}.so"
+    if library.is_file():
+        return library
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
+        made = Path(file.name)
+    try:
+        command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if done.returncode != 0:
+            raise NativeError(f"{compiler} failed: {(done.stderr.strip() or 'no message').splitlines()[0]}")
+        made.chmod(0o700)
+        made.replace(library)
+    except subprocess.TimeoutExpired:
+        raise NativeError(f"{compiler} took longer than {_SECONDS} s") from None
+    finally:
+        made.unlink(missing_ok=True)
+    return library
+
+
+def _register(library: Path) -> None:
+    loaded = ctypes.CDLL(str(library))
+    for call, symbol in _SYMBOLS.items():
+        jax.ffi.register_ffi_target(call, jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
+    _loaded.append(loaded)

@@ -1,0 +1,53 @@
+"""The process that downloads from the hub: its client's threads cannot be stopped, and Ctrl-C would wait for them.
+
+It reads the arguments of `snapshot_download` from its standard input, as JSON, and prints its result; it ends when that
+input does, in whatever way whoever has started it has ended.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from tqdm import tqdm
+
+
+class Silent(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """The hub's own bars, not shown."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "disable": True})
+
+
+def main() -> None:
+    """Prints {"folder": …} or {"error": …}."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; who waits for this process ends it
+    with os.fdopen(os.dup(0), encoding="utf-8") as words:
+        arguments = json.loads(words.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    try:
+        found = {"folder": snapshot_download(**arguments, tqdm_class=Silent)}
+    except (OSError, ValueError) as error:
+        found = {"error": (str(error).strip().splitlines() or [type(error).__name__])[0]}
+    print(json.dumps(found), flush=True)  # noqa: T201  # to the process that waits for it
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    _remove_unfinished()
+    os._exit(1)
+
+
+def _remove_unfinished() -> None:
+    """What this process has begun to write, which the hub's client would never use again."""
+    with contextlib.suppress(OSError):
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                path = descriptor.readlink()
+                if path.name.endswith(".incomplete"):
+                    path.unlink()

@@ -1,0 +1,56 @@
+"""`palladio tune`: the table that it writes is the one that an engine reads."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+from palladio.__main__ import main
+from palladio.commands import tune_worker
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, config, tuning
+from palladio.pallas_kernels.narrow_matmul.tuning import Measured, least_hidden_size
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.interface.errors import ConfigError
+
+
+def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "HIDDEN_SIZES", (32, 64))
+    monkeypatch.setattr(tuning, "ROWS", (1, 3))
+    monkeypatch.setattr(tuning, "_LAYERS", 2)
+    monkeypatch.setattr(tuning, "least_times", lambda *calls: [4.0 / len(calls[0][1])] * len(calls))
+    target = Target.of(jax.devices()[0])
+    monkeypatch.setattr(Target, "of", lambda device: Target("cpu", target.kind or "avx2"))
+    said: list[str] = []
+    tune_worker.tune(tmp_path, said.append)
+    kind = target.kind or "avx2"
+    path = tmp_path / kind / "narrow_matmul.json"
+    assert said[-1] == f"wrote {path}"
+    assert [line.split()[:2] for line in said[2:-1]] == [["32", "1"], ["32", "3"], ["64", "1"], ["64", "3"]]
+    monkeypatch.setattr(config, "_table", lambda kind: config.read_table(path))
+    products = NarrowProducts.of(Target("cpu", kind))
+    assert products == NarrowProducts(min_rows=tuning.PADDINGS[0], min_hidden_size=None)  # none was faster
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ({128: (0.8, 1.5), 256: (1.0, 2.0), 512: (1.5, 2.0)}, 256),
+        ({128: (2.0, 2.0), 256: (0.5, 9.0), 512: (1.5, 2.0)}, 512),  # from there on; nowhere much slower
+        ({128: (2.0, 2.0), 256: (1.0, 1.1)}, None),
+    ],
+)
+def test_the_smallest_hidden_size_that_gains(ratios: dict[int, tuple[float, ...]], expected: int | None) -> None:
+    figures = [Measured(size, rows, ratio, 1.0) for size, each in ratios.items() for rows, ratio in enumerate(each, 1)]
+    assert least_hidden_size(figures) == expected
+
+
+def test_what_cannot_be_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["tune", "--rows", "3"])
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(Target, "of", lambda device: Target("cpu", "avx2"))
+    with pytest.raises(ConfigError, match=r"cannot write .*narrow_matmul\.json: .*; name another folder with --output"):
+        tune_worker.tune(tmp_path / "file")
+    monkeypatch.setattr(Target, "of", lambda device: Target("cpu", ""))
+    with pytest.raises(ConfigError, match="this CPU has none of the features that tables are for"):
+        tune_worker.tune(tmp_path)

@@ -1,0 +1,161 @@
+"""The manifests of deploy/kubernetes fit each other, the server's flags and its routes."""
+
+import functools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from palladio.host_environment import DEFAULT_PORT
+from palladio.http.routes.routes_admin import admin_router
+from palladio.http.settings.http_config import HttpConfig
+from palladio.server_args import parse_server_args
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+BUILT = ("one-pod", "slice", "pool", "monitoring")
+OWN_KINDS = {"LeaderWorkerSet", "InferencePool", "HTTPRoute", "ServiceMonitor"}  # of extensions: no schema at hand
+
+
+@functools.cache
+def objects(name: str) -> dict[str, dict[str, Any]]:
+    """As they are in the files, by kind; patches are left out."""
+    kustomization = yaml.safe_load((FOLDER / name / "kustomization.yaml").read_text(encoding="utf-8"))
+    paths = [FOLDER / name / path for path in kustomization["resources"]]
+    found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    assert len({each["kind"] for each in found}) == len(found)
+    return {each["kind"]: each for each in found}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The templates of pods: those that serve HTTP, and a slice's worker."""
+    group = objects("slice")["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    server = objects("one-pod")["Deployment"]["spec"]["template"]
+    return {"server": server, "leader": group["leaderTemplate"], "worker": group["workerTemplate"]}
+
+
+def container(pod: str) -> dict[str, Any]:
+    (only,) = pods()[pod]["spec"]["containers"]
+    return only
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_all_files_are_there_and_used(name: str) -> None:
+    folder = FOLDER / name
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    patches = [patch["path"] for patch in kustomization.get("patches", ()) if "path" in patch]
+    named = {*kustomization["resources"], *patches}
+    assert all((folder / path).exists() for path in named)
+    assert {path.name for path in folder.iterdir()} == {path for path in named if "/" not in path} | {
+        "kustomization.yaml"
+    }
+
+
+@pytest.mark.parametrize("pod", ["server", "leader"])
+def test_probes_ask_routes_that_need_no_key(pod: str) -> None:
+    routes = (FOLDER.parents[1] / "http" / "routes" / "routes_admin.py").read_text(encoding="utf-8")
+    assert admin_router.__module__.endswith("routes_admin")
+    probes = {name: container(pod)[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
+    paths = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
+    assert paths == {"startup": "/health", "readiness": "/ready", "liveness": "/livez"}
+    assert all(f'@router.get("{path}"' in routes for path in paths.values())
+    assert {probe["httpGet"]["port"] for probe in probes.values()} == {"http"}
+    assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] >= 1800
+    assert "livenessProbe" not in container("worker"), "it serves no HTTP"
+
+
+@pytest.mark.parametrize("pod", ["server", "leader", "worker"])
+def test_running_requests_have_time_to_finish(pod: str) -> None:
+    drain = HttpConfig().drain_timeout
+    grace = pods()[pod]["spec"]["terminationGracePeriodSeconds"]
+    command, seconds = container(pod)["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    if pod == "worker":
+        leader = int(container("leader")["lifecycle"]["preStop"]["exec"]["command"][1])
+        assert leader + drain < int(seconds) < grace, "it stays while the leader drains"
+    else:
+        assert int(seconds) + drain < grace
+
+
+@pytest.mark.parametrize("pod", ["server", "leader", "worker"])
+def test_arguments_are_flags_and_ports_are_the_servers(pod: str) -> None:
+    args = parse_server_args(container(pod)["args"]).args
+    assert args.source.model_path == "/models/my-model"
+    ports = {port["name"]: port["containerPort"] for port in container(pod).get("ports", ())}
+    assert ports.get("http", args.http.port) == args.http.port
+    if pod == "leader":
+        assert (ports["hosts"], ports["coordinator"]) == (DEFAULT_PORT, DEFAULT_PORT + 1)
+
+
+def test_all_hosts_of_a_slice_run_the_same_command_on_all_chips() -> None:
+    group = objects("slice")["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    leader, worker = container("leader"), container("worker")
+    for name in ("args", "resources", "image", "volumeMounts"):
+        assert leader[name] == worker[name], name
+    assert pods()["leader"]["spec"]["nodeSelector"] == pods()["worker"]["spec"]["nodeSelector"]
+    chips = int(leader["resources"]["limits"]["google.com/tpu"])
+    parallel = parse_server_args(leader["args"]).args.parallel
+    topology = pods()["leader"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+    rows, columns = map(int, topology.split("x"))
+    assert group["size"] * chips == parallel.tp_size == rows * columns
+    assert group["restartPolicy"] == "RecreateGroupOnPodRestart", "an engine of several hosts is not restarted"
+    assert parallel.nnodes is None, "the platform says it"
+
+
+def test_selectors_find_the_pods() -> None:
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods().items()}
+    one, slice_, pool = objects("one-pod"), objects("slice"), objects("pool")
+    for selector in (
+        one["Service"]["spec"]["selector"],
+        one["Deployment"]["spec"]["selector"]["matchLabels"],
+        one["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        pool["InferencePool"]["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels["server"].items()
+    assert slice_["Service"]["spec"]["selector"].items() <= labels["leader"].items()
+    assert not slice_["Service"]["spec"]["selector"].items() <= labels["worker"].items(), "it serves no HTTP"
+    assert slice_["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels["worker"].items()
+    assert pool["InferencePool"]["spec"]["targetPorts"] == [{"number": HttpConfig().port}]
+    (rule,) = pool["HTTPRoute"]["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    assert (backend["kind"], backend["name"]) == ("InferencePool", pool["InferencePool"]["metadata"]["name"])
+    monitor = objects("monitoring")["ServiceMonitor"]["spec"]
+    for name in ("one-pod", "slice"):
+        text = (FOLDER / name / "kustomization.yaml").read_text(encoding="utf-8")
+        (pairs,) = yaml.safe_load(text)["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= pairs["pairs"].items()
+        assert {port["name"] for port in objects(name)["Service"]["spec"]["ports"]} == {monitor["endpoints"][0]["port"]}
+    assert monitor["endpoints"][0]["path"] == "/metrics"
+
+
+@pytest.mark.parametrize("pod", ["server", "leader", "worker"])
+def test_volumes_are_those_of_the_image(pod: str) -> None:
+    file = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
+    (volumes,) = re.findall(r"^VOLUME (.*)", file, re.MULTILINE)
+    mounts = {mount["mountPath"]: mount["name"] for mount in container(pod)["volumeMounts"]}
+    assert set(volumes.split()) == mounts.keys() - {"/models"}
+    assert {volume["name"] for volume in pods()[pod]["spec"]["volumes"]} == set(mounts.values())
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_kubernetes_takes_them(name: str) -> None:
+    """Built by kubectl, and checked with the schemas of Kubernetes: see `make deploy-check`."""
+    validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make deploy-check)")
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl")
+    command = ["kubectl", "kustomize", str(FOLDER / name)]
+    built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    kinds = []
+    for each in yaml.safe_load_all(built):
+        kinds.append(each["kind"])
+        if each["kind"] not in OWN_KINDS:
+            validator.validate(each, "1.34", strict=True)
+        if each["kind"] == "Deployment" and name == "pool":
+            assert each["spec"]["replicas"] > 1
+            volumes = each["spec"]["template"]["spec"]["volumes"]
+            assert {"name": "data", "emptyDir": {}} in volumes, "a claim is of one pod"
+    assert len(kinds) >= 1
+    assert ("PersistentVolumeClaim" in kinds) == (name == "one-pod")

@@ -1,0 +1,155 @@
+"""Our own C++ for a few rows on a CPU: the numbers of the plain definition, and when it is not used."""
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.model.weights.kinds import WeightKind
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, cpu_native, narrow_matmul, reference
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.kernel_choice import with_native_products
+from palladio.runtime.interface.config import ExecutionConfig
+from palladio.runtime.interface.errors import ConfigError
+from tests.model.weights.test_weights_as_values import weight_of
+
+RNG = np.random.default_rng(0)
+NATIVE = NarrowProducts(native_rows=16)
+HAS_COMPILER = any(map(shutil.which, cpu_native.COMPILERS))
+needs_compiler = pytest.mark.skipif(
+    not HAS_COMPILER or not Target.of(jax.devices("cpu")[0]).kind, reason="needs a C++ compiler, and AVX2 at least"
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this test alone; the process may have loaded another one."""
+    folder = tmp_path_factory.mktemp("cache") / "native"
+    compiler = next(filter(None, map(shutil.which, cpu_native.COMPILERS)))
+    made = cpu_native._compiled(compiler, cpu_native._private(folder))
+    cpu_native.load(folder)
+    return made
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [((24,), 32), ((2, 13), 40), ((1,), 15), ((7,), 1), ((700,), 1031)],
+    ids=["whole blocks", "several dimensions", "one output", "one input", "several threads, and rests of both"],
+)
+def test_products(num_rows: int, outputs: tuple[int, ...], inputs: int) -> None:
+    rows = jnp.asarray(RNG.normal(size=(num_rows, inputs)), jnp.float32)
+    matrix = jnp.asarray(RNG.normal(size=(*outputs, inputs)), jnp.bfloat16)
+    out = jax.jit(lambda x, w: narrow_matmul(x, w, NATIVE))(rows, matrix)
+    assert (out.dtype, out.shape) == (jnp.float32, (num_rows, *outputs))
+    np.testing.assert_allclose(out, reference.matmul(rows, matrix), rtol=1e-5, atol=2e-5)
+    first = narrow_matmul(rows[:1], matrix, NATIVE)
+    np.testing.assert_array_equal(out[:1], first)  # whatever rows are beside it
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (20, 7), (33, 16), (40, 300), (1031, 521)])
+def test_products_of_bytes(num_rows: int, inputs: int, outputs: int) -> None:
+    rows = RNG.normal(size=(num_rows, inputs)).astype(np.float32)
+    matrix = RNG.integers(-128, 128, (inputs, outputs), np.int8)
+    out = cpu_native.int8_matmul(jnp.asarray(rows), jnp.asarray(matrix))
+    np.testing.assert_allclose(out, rows.astype(np.float64) @ matrix, rtol=1e-5, atol=1e-2)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+def test_what_is_not_finite_stays_so() -> None:
+    worst = float(np.finfo(np.float32).max)
+    rows = jnp.asarray([[np.nan, 0], [np.inf, 0], [worst, 0]], jnp.float32)
+    matrix = jnp.ones((1, 2), jnp.bfloat16)
+    out = np.asarray(narrow_matmul(rows, matrix, NATIVE))[:, 0]
+    np.testing.assert_array_equal(out, [np.nan, np.inf, np.inf])  # the largest float32 is infinite in bfloat16
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+def test_more_rows_are_xlas() -> None:
+    def calls(num_rows: int) -> int:
+        shapes = (
+            jax.ShapeDtypeStruct((num_rows, 32), jnp.float32),
+            jax.ShapeDtypeStruct((8, 32), jnp.bfloat16),
+        )
+        products = dataclasses.replace(NATIVE, native_rows=4)
+        return (
+            jax.jit(lambda x, w: narrow_matmul(x, w, products)).lower(*shapes).as_text().count(cpu_native.BFLOAT16_CALL)
+        )
+
+    assert [calls(number) for number in (1, 4, 5)] == [1, 1, 0]
+
+
+@needs_compiler
+def test_a_compiled_library_is_kept(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.stat()
+    assert before.st_mode & 0o077 == 0
+    monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
+    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
+    cpu_native.load(library.parent)
+    assert [path.name for path in library.parent.iterdir()] == [library.name]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_few_rows_times_int8_weights_are_not_rounded(has_zeros: bool) -> None:
+    kernels = Kernels("xla", Target("cpu", "avx512_bf16", is_native=True))
+    weight, wide = weight_of(WeightKind("int8", has_zeros=has_zeros, activation_bits=16), (80, 2, 24), 0, kernels)
+    x = RNG.normal(size=(3, 80)).astype(np.float32)
+    expected = np.einsum("ti,iab->tab", x.astype(np.float64), wide)
+    np.testing.assert_allclose(weight.matmul(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+    many = jnp.asarray(np.repeat(x, 3, axis=0))  # as two rows of bytes each
+    assert np.abs(weight.matmul(many)[::3] - expected).max() > 1e-5
+
+
+def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    target, folder = Target("cpu", "avx2"), str(tmp_path)
+
+    def chosen(cpu_products: str) -> Target:
+        config = ExecutionConfig(cpu_products=cpu_products, compilation_cache_dir=folder)  # type: ignore[arg-type]
+        return with_native_products(config, target)
+
+    assert chosen("auto") == chosen("xla") == target
+    message = (
+        r"--cpu-products native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-products auto"
+    )
+    with pytest.raises(ConfigError, match=message):
+        chosen("native")
+    for kind in ("avx2", "avx512_bf16", "amx_bf16"):
+        assert NarrowProducts.of(Target("cpu", kind)).native_rows == 0
+        assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_rows >= 1
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
+    tmp_path.chmod(0o777)
+    with pytest.raises(cpu_native.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
+        cpu_native.load(tmp_path)
+
+
+def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_native, "_loaded", [])
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
+    with pytest.raises(cpu_native.NativeError, match=r"c\+\+ failed: no such header"):
+        cpu_native.load(tmp_path / "native")
+    assert list((tmp_path / "native").iterdir()) == []
