@@ -36,8 +36,8 @@ SHAPE: dict[str, Any] = {
     "vocab_size": 8192,
 }
 GROUP = 128
-CT_GROUP = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": True}}}
-CT_GROUP["group_0"]["weights"] |= {"strategy": "group", "group_size": GROUP}
+CT_WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP}
+CT_GROUP = {"group_0": {"targets": ["Linear"], "weights": CT_WEIGHTS}}
 FORMATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "FP8, a scale per channel": (stored.float8, {"quant_method": "fbgemm_fp8"}),
     "AWQ, groups of 128": (stored.awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True}),
@@ -99,6 +99,10 @@ def load(path: Path, quantization: str | None) -> dict[str, float]:
     return found
 
 
+def _made(make: Callable[..., Any], _: str, rng: Any, shape: tuple[int, ...]) -> Any:
+    return make(rng, shape)
+
+
 def size_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
@@ -125,11 +129,12 @@ def main() -> None:
         ]
         for number, (name, (make, quantization)) in enumerate(FORMATS.items()):
             path = make_checkpoint(Path(folder) / f"stored-{number}", "qwen3", **SHAPE)
-            stored.rewrite(path, lambda _, rng, shape, make=make: make(rng, shape), quantization)
+            stored.rewrite(path, functools.partial(_made, make), quantization)
             cases.append((name, path, None))
         print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted |")
         for number, (name, path, kind) in enumerate(cases):
-            row = {"checkpoint": name, "disk": (path / "model.safetensors").stat().st_size, **load(path, kind)}
+            loaded = load(path, kind)
+            row: dict[str, Any] = {"checkpoint": name, "disk": (path / "model.safetensors").stat().st_size, **loaded}
             row["converted"] = convert(path, Path(folder) / f"converted-{number}", kind)
             rows.append(row)
             sizes = (f"{row[key] / 2**20:.1f}" for key in ("disk", "planned", "measured", "beyond"))
