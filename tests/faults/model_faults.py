@@ -27,7 +27,14 @@ GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harm
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
-INT8_CACHE_FAULTS = (
+EIGHT_BIT_FAULTS = (
+    Fault(
+        "a converted table has a chunk for each row",
+        "model/loading/orbax_weights.py",
+        "max(_LEAST_CHUNK_BYTES, size // _USUAL_CHUNKS)), ()",
+        "max(_LEAST_CHUNK_BYTES, size // _USUAL_CHUNKS)), shared",
+        ("tests/model/loading/test_orbax_weights.py",),
+    ),
     Fault(
         "the TPU kernel multiplies values with the scales of keys",
         "pallas_kernels/ragged_paged_attention/tpu_scales.py",
@@ -66,7 +73,7 @@ INT8_CACHE_FAULTS = (
 )
 
 MODEL_FAULTS = (
-    *INT8_CACHE_FAULTS,
+    *EIGHT_BIT_FAULTS,
     # Parts of prompts
     Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
     Fault(
