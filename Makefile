@@ -17,8 +17,11 @@ TORCH_ARGS ?=
 
 BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
+DOCS ?= .venv-docs
+EXAMPLES ?= .venv-examples
+DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check lint format wheel docs aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -32,10 +35,14 @@ help:
 	  'make ui         the chat page and the dashboard in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
+	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
-	  'make docs       rewrite docs/flags.md from the flag table' \
+	  'make docs       rewrite docs/flags.md and docs/migrating from the flag tables' \
+	  'make docs-site  build the documentation as a site into build/site; broken links are errors' \
+	  'make docs-serve serve the documentation on http://127.0.0.1:8000; DOCS_ADDRESS=HOST:PORT changes that' \
+	  'make docs-pictures  redraw docs/pictures from benchmarks/results' \
 	  'make aot        compile kernels and steps for TPUs and GPUs that are not there (hours); fetches their compilers, 1.4 GB' \
 	  'make aot-smoke  a few kernels and one step of each, in a minute or two' \
 	  'make clean      remove the environment and what tools left behind'
@@ -69,6 +76,9 @@ ui: $(VENV)/.installed-dev
 clients: $(VENV)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
 
+examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" scripts/examples $(EXAMPLES)/bin/python $(ARGS)
+
 deploy-check: $(VENV)/.installed-dev
 	scripts/deploy-check $(BIN)/python
 
@@ -85,6 +95,15 @@ wheel: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python scripts/gen_flag_docs.py
 
+docs-site: $(DOCS)/.installed
+	$(DOCS)/bin/python scripts/docs_site.py build
+
+docs-serve: $(DOCS)/.installed
+	$(DOCS)/bin/python scripts/docs_site.py serve $(DOCS_ADDRESS)
+
+docs-pictures: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/pictures.py
+
 # Their compilers lie beside the environment, not in it: jax would look for their devices there.
 aot: aot-compilers
 	PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(abspath $(COMPILERS))" JAX_PLATFORMS=cpu \
@@ -97,7 +116,7 @@ aot-compilers: $(VENV)/.installed-dev
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a target is made again only when pyproject.toml has changed.
@@ -109,6 +128,18 @@ $(VENV)/.created:
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	scripts/drop-earlier-name $(BIN)/python
 	$(BIN)/python -m pip install --editable '.[cpu]'
+	touch $@
+
+$(DOCS)/.installed: pyproject.toml
+	scripts/make-venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(DOCS)/bin/python -m pip install --quiet --group docs
+	touch $@
+
+$(EXAMPLES)/.installed: pyproject.toml
+	scripts/make-venv $(EXAMPLES)
+	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -175,7 +175,8 @@ class Groups:
 
         @jax.jit
         def multiply(rows: jax.Array, matrix: jax.Array, sizes: jax.Array, factors: tuple[jax.Array, ...]) -> jax.Array:
-            scales = Scales(factors[0], self.group, *factors[1:], is_float4=self.is_float4)
+            zeros = factors[1] if self.has_zeros else None
+            scales = Scales(factors[0], self.group, zeros, is_float4=self.is_float4)
             return grouped_matmul(rows, matrix, sizes, scales=scales, backend="gpu_triton", target=target)
 
         factors = shape((1, -(-self.inner // self.group), self.columns), jnp.float32)

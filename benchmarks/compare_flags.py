@@ -59,6 +59,11 @@ def arrivals(rng: np.random.Generator, scale: float) -> list[Arrival]:
     return streams + [Arrival(at, rng.integers(3, MAX_ID, size).tolist(), 24) for at, size in late]
 
 
+def long_decode(rng: np.random.Generator, scale: float) -> list[Arrival]:
+    """8 requests at once, prompts of 2,000 tokens, 48 generated."""
+    return [Arrival(0.0, rng.integers(3, MAX_ID, 2000).tolist(), round(48 * scale)) for _ in range(8)]
+
+
 def streams(count: int, num_tokens: int) -> Callable[[np.random.Generator, float], list[Arrival]]:
     """Requests at once, prompts of 32 tokens."""
 
@@ -88,12 +93,12 @@ ALL_BYTES: tuple[dict[str, Any], dict[str, Any]] = ({"quantization": "w8a8_int8"
 
 # Products of one or a few rows: our own C++, and XLA's.
 NATIVE: tuple[dict[str, Any], dict[str, Any]] = (
-    {"dtype": "bfloat16", "cpu_products": "native"},
-    {"dtype": "bfloat16", "cpu_products": "xla"},
+    {"dtype": "bfloat16", "cpu_kernels": "native"},
+    {"dtype": "bfloat16", "cpu_kernels": "xla"},
 )
 NATIVE_BYTES: tuple[dict[str, Any], dict[str, Any]] = (
-    {"quantization": "int8", "cpu_products": "native"},
-    {"quantization": "int8", "cpu_products": "xla"},
+    {"quantization": "int8", "cpu_kernels": "native"},
+    {"quantization": "int8", "cpu_kernels": "xla"},
 )
 
 COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival]], dict[str, Any], dict[str, Any]]] = {
@@ -108,6 +113,8 @@ COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival
     "dtype-long": (long_prompts, *DTYPES),
     "native-1": (streams(1, 64), *NATIVE),
     "native-4": (streams(4, 64), *NATIVE),
+    "native-64": (streams(64, 24), *NATIVE),
+    "native-decode-long": (long_decode, *NATIVE),
     "native-int8-1": (streams(1, 64), *NATIVE_BYTES),
     "sizes-20": (streams(20, 32), *SIZES),
     "sizes-40": (streams(40, 32), *SIZES),

@@ -20,6 +20,7 @@ import jax
 from aot_targets import TARGETS
 
 from palladio.runtime.planning.hardware import CHIPS
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 KINDS = (None, "int8", "w8a8_int8", "w8a8_fp8", "int4")
 LAYERS, COMPILED_LAYERS, GIB = 32, 2, 2**30
@@ -30,7 +31,7 @@ def measure(target: str, quantization: str | None) -> dict[str, Any]:
     """A row of the table."""
     hf_config = aot_steps.MODELS["llama-3.1-8b"] | {"num_hidden_layers": COMPILED_LAYERS}
     config = aot_steps.quantized(hf_config, quantization)
-    sizes = aot_steps.Sizes(aot_steps.Buckets((64,), (), (64,)), 32, 64, 512, 1)
+    sizes = aot_steps.Sizes(Buckets((64,), (), (64,)), 32, 64, 512, 1)
     (row,) = aot_steps.compile_all(config, TARGETS[target], 1, sizes, ("forward",))
     one_byte = quantization is not None
     table = config.vocab_size * (config.hidden_size * (1 if one_byte else 2) + (4 if one_byte else 0))

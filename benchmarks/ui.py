@@ -193,13 +193,23 @@ def _page(browser: Any, url: str, settings: dict[str, int]) -> Any:
     return page
 
 
+def _busy(session: Any) -> float:
+    """CPU seconds of the page's main thread so far, which other processes do not lengthen as they do frames."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+
+
 def measure_stream(browser: Any, url: str, rate: int, seconds: float) -> dict[str, dict[str, float]]:
     page = _page(browser, url, {"maxTokens": int(rate * (seconds + 1)), "seed": rate})
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
     idle = late_frames(page.evaluate(FRAMES, seconds))
     page.fill("#prompt", "Go on.")
     page.press("#prompt", "Enter")
     page.wait_for_selector(".streaming .content h3")
+    before = _busy(session)
     streaming = late_frames(page.evaluate(FRAMES, seconds))
+    streaming["cpu_seconds_of_the_page"] = round(_busy(session) - before, 2)
     while page.evaluate("Boolean(document.querySelector('.streaming'))"):
         time.sleep(0.1)
     streaming["characters"] = page.evaluate("document.querySelector('article.assistant .content').textContent.length")

@@ -101,7 +101,9 @@ class QuantizationFlag:
         kinds = kinds_of(rules, num_layers, kind)
         for pattern, _ in self.modules:
             if pattern not in used:
-                raise ConfigError(f"--quantization: {pattern} names no module that can be quantized, or none left")
+                raise ConfigError(
+                    f"--quantization: {pattern} matches no module that can be quantized and has no other kind yet"
+                )
         for modules in parts.values():
             if len(set(modules.values())) > 1:
                 raise ConfigError(

@@ -179,7 +179,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
             continue
         own = name if name in table.ours else name.removeprefix("no_")
         if own in _ONCE and own in kept:
-            raise ConfigError(f"{option.typed} is given more than once: write all of its keys behind one")
+            raise ConfigError(f"{option.typed} is given more than once: write all keys after one of them")
         kept[own], typed[own] = _tyro_words(name, option.values), option.typed
     if "model_path" not in kept and "help" not in kept:
         raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")

@@ -22,12 +22,12 @@ class Kernels:
 
     @property
     def latent_attention(self) -> str:
-        """Backend of latent_attention, of models that have it: that of the attention; for Hopper GPUs it has none of
-        its own."""
-        return "gpu_triton" if self.attention == "gpu_mosaic" else self.attention
+        """Backend of latent_attention, of models that have it: that of the attention; for Hopper GPUs and CPUs it has
+        none of its own."""
+        return {"gpu_mosaic": "gpu_triton", "cpu_native": "xla"}.get(self.attention, self.attention)
 
     @property
     def grouped_matmul(self) -> str:
         """Backend of grouped_matmul: that of the attention, where both ops have one for any groups. That of gpu_mosaic
         takes large ones only, and TPUs have XLA's."""
-        return "auto" if self.attention in ("tpu", "gpu_mosaic") else self.attention
+        return "auto" if self.attention in ("tpu", "gpu_mosaic", "cpu_native") else self.attention

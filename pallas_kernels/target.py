@@ -36,7 +36,7 @@ class Target:
         interpret: compute Pallas kernels on this host instead of compiling them. plain: as ordinary XLA operations,
             fast; on_wait and eager: a simulated TPU, which runs a copy when it is waited for, or at once and looks for
             races.
-        is_native: of a CPU: narrow_matmul's own library has been loaded.
+        is_native: of a CPU: our C++ for it has been loaded, see cpu_native.
     """
 
     platform: Literal["cpu", "tpu", "gpu"] = "cpu"

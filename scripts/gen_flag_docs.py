@@ -1,12 +1,14 @@
-"""Writes docs/flags.md: every flag of the launch command, from the docstrings of the configs and the flag tables.
+"""Writes docs/flags.md, all flags of the launch command, and the tables of docs/migrating/, all flags of other servers.
+
+They are made of the docstrings of the configs and of the flag tables.
 
 python scripts/gen_flag_docs.py
 """
 
 import dataclasses
-import itertools
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import docstring_parser
 
@@ -14,7 +16,29 @@ from palladio.runtime.interface.foreign_flags import ForeignFlag, load_foreign_f
 from palladio.runtime.interface.sglang_flags import SglangFlag, load_sglang_flags
 from palladio.server_args import ServerArgs, own_flags
 
-PATH = Path(__file__).resolve().parent.parent / "docs" / "flags.md"
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PATH: Final = DOCS / "flags.md"
+MIGRATING: Final = DOCS / "migrating"
+SERVERS: Final = ("SGLang", "vLLM", "JetStream")
+# Flags that another server has under a name of ours, and that mean the same; SGLang's own table has its ones.
+SAME: Final = {
+    "vLLM": (
+        *("model", "skip_tokenizer_init", "load_format", "dtype", "trust_remote_code", "revision", "download_dir"),
+        *(
+            "quantization",
+            "kv_cache_dtype",
+            "served_model_name",
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "nnodes",
+        ),
+        *("node_rank", "speculative_config", "host", "port", "root_path", "api_key", "allowed_origins"),
+        *("allowed_methods", "allowed_headers", "allow_credentials", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"),
+        *("enable_ssl_refresh", "chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),
+        *("reasoning_parser", "tool_call_parser", "stream_interval", "otlp_traces_endpoint"),
+    ),
+    "JetStream": ("tokenizer_path", "port"),
+}
 
 HEAD = """# Flags
 
@@ -31,22 +55,13 @@ Aliases: `--model` for `--model-path`; `--tp` and `--tensor-parallel-size` for `
 """
 
 FOREIGN = """
-## SGLang's other flags
-
-Other flags of SGLang's launch command, and what they do in Palladio:
-
-| Flag | In SGLang | In Palladio |
-|---|---|---|
-"""
-
-OTHERS = """
 ## Flags of other servers
 
-Flags of vLLM, of JetStream and its engines, and newer flags of SGLang. `*` matches any suffix.
-
-| Flag | Server | In Palladio |
-|---|---|---|
+You come from another server? These pages have each of its flags, and what it does here:
+[SGLang](migrating/sglang.md), [vLLM](migrating/vllm.md), [JetStream](migrating/jetstream.md).
 """
+
+START, END = "<!-- flags -->\n", "<!-- end of flags -->\n"
 
 
 def own_tables() -> str:
@@ -60,9 +75,38 @@ def own_tables() -> str:
     return text
 
 
-def foreign_table() -> str:
+def foreign_tables(server: str) -> str:
+    """What stands between the marks of a server's page."""
+    rows = [flag for flag in load_foreign_flags() if flag.of == server]
+    parts = [
+        *([same_as_sglang(), other_sglang()] if server == "SGLang" else [same(SAME[server])]),
+        of_verdict(rows, "alias", "Flags with another name here", "The flag works, and sets"),
+        of_verdict(rows, "accepted", "Flags without effect", "Accepted, because"),
+        of_verdict(rows, "refused", "Flags that are refused", "The error says"),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def same(names: Iterable[str]) -> str:
+    text = "## Flags with the same name\n\nThey mean the same: [flags](../flags.md) describes them.\n\n"
+    return text + ", ".join(f"`{option(name)}`" for name in names) + ".\n"
+
+
+def same_as_sglang() -> str:
+    rows = [flag for flag in load_sglang_flags() if flag.name in own_flags()]
+    head = "| Flag | In SGLang | Default there | Default here |\n|---|---|---|---|\n"
+    text = f"## Flags with the same meaning\n\n[Flags](../flags.md) has more about each.\n\n{head}"
+    for row in rows:
+        names = ", ".join(f"`{option(name)}`" for name in (row.name, *row.aliases))
+        meaning = row.meaning + (f". Here: {row.reason}" if row.reason else "")
+        text += f"| {names} | {cell(meaning)} | {shown(row.default)} | {shown(own_flags()[row.name])} |\n"
+    return text
+
+
+def other_sglang() -> str:
     rows = [flag for flag in load_sglang_flags() if flag.name not in own_flags()]
-    return FOREIGN + "".join(f"| `{row.option}` | {cell(row.meaning)} | {cell(fate(row))} |\n" for row in rows)
+    text = "## SGLang's other flags\n\n| Flag | In SGLang | Here |\n|---|---|---|\n"
+    return text + "".join(f"| `{row.option}` | {cell(row.meaning)} | {cell(fate(row))} |\n" for row in rows)
 
 
 def fate(flag: SglangFlag) -> str:
@@ -80,19 +124,15 @@ def fate(flag: SglangFlag) -> str:
             return f"not supported yet, {wanted}{hint}"
 
 
-def others_table() -> str:
-    def same(flag: ForeignFlag) -> tuple[str, str, str]:
-        return flag.of, flag.verdict, flag.here
-
-    text = OTHERS
-    for (of, verdict, here), group in itertools.groupby(load_foreign_flags(), same):
-        fates = {
-            "alias": f"alias of `{option(here)}`",
-            "accepted": f"accepted, no effect: {here}",
-            "refused": f"error: {here}",
-        }
-        text += f"| {', '.join(f'`{flag.option}`' for flag in group)} | {of} | {cell(fates[verdict])} |\n"
-    return text
+def of_verdict(rows: Iterable[ForeignFlag], verdict: str, title: str, column: str) -> str:
+    """One table; flags with the same fate share a row."""
+    fates: dict[str, list[str]] = {}
+    for flag in rows:
+        if flag.verdict == verdict:
+            here = f"`{option(flag.here)}`" if verdict == "alias" else cell(flag.here)
+            fates.setdefault(here, []).append(f"`{flag.option}`")
+    text = "".join(f"| {', '.join(flags)} | {here} |\n" for here, flags in fates.items())
+    return f"## {title}\n\n| Flag | {column} |\n|---|---|\n{text}" if text else ""
 
 
 def option(name: str) -> str:
@@ -100,7 +140,10 @@ def option(name: str) -> str:
 
 
 def shown(default: Any) -> str:
-    return "" if default is None else f"`{' '.join(default)}`" if isinstance(default, tuple) else f"`{default}`"
+    """A default as it is typed; "" if there is none."""
+    if isinstance(default, float) and default.is_integer():
+        return f"`{default:.0f}`"
+    return "" if default in (None, "") else f"`{' '.join(default)}`" if isinstance(default, tuple) else f"`{default}`"
 
 
 def cell(text: str) -> str:
@@ -108,11 +151,24 @@ def cell(text: str) -> str:
 
 
 def render() -> str:
-    return HEAD + own_tables() + foreign_table() + others_table()
+    """docs/flags.md."""
+    return HEAD + own_tables() + FOREIGN
+
+
+def render_page(server: str) -> str:
+    """A page of docs/migrating: its own text, with the tables brought up to date."""
+    before, _, rest = page_of(server).read_text(encoding="utf-8").partition(START)
+    return f"{before}{START}\n{foreign_tables(server)}\n{END}{rest.partition(END)[2]}"
+
+
+def page_of(server: str) -> Path:
+    return MIGRATING / f"{server.lower()}.md"
 
 
 def main() -> None:
     PATH.write_text(render(), encoding="utf-8")
+    for server in SERVERS:
+        page_of(server).write_text(render_page(server), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -294,12 +294,12 @@ class FakeEngine:
 
     async def start_profile(self, options: ProfileOptions) -> None:
         if self.profile is not None:
-            raise InvalidRequestError("a profile is under way already")
+            raise InvalidRequestError("a profile is already running")
         self.profile = options
 
     async def stop_profile(self) -> ProfileReport:
         if self.profile is None:
-            raise InvalidRequestError("no profile is under way")
+            raise InvalidRequestError("no profile is running")
         folder, self.profile = self.profile.output_dir, None
         return ProfileReport(folder, self.profile_ended_by)
 

@@ -22,7 +22,11 @@ TOGETHER = {
                 *("seeds/test_around_the_cells.py", "seeds/test_batch_cells.py", "seeds/test_cells.py"),
             ),
         ),
-        ("the embedded model's server", INTEGRATION, ("test_default_model_talks.py", "test_examples.py")),
+        (
+            "the embedded model's server",
+            INTEGRATION,
+            ("test_default_model_talks.py", "test_examples.py", "test_blocks_of_the_docs.py"),
+        ),
         (
             "the tiny engine",
             RUNTIME,

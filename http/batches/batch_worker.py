@@ -118,7 +118,7 @@ class BatchWorker:
                 await self._files.expire()
             except (OSError, sqlite3.Error, HttpError) as error:
                 trace = None if is_of_disk(error) else error
-                logger.error("expired files could not be removed: %s", error, exc_info=trace)
+                logger.error("Cannot remove expired files: %s", error, exc_info=trace)
             await asyncio.sleep(_EXPIRE_INTERVAL)
 
 

@@ -68,7 +68,7 @@ def _boundary(request: Request) -> bytes:
         message = f"the content type must be multipart/form-data, not {kind.decode('latin-1')[:100]!r}"
         raise HttpError(ErrorBody(415, message, code="unsupported_media_type"))
     if not options.get(b"boundary"):
-        raise InvalidRequestError("the content type multipart/form-data names no boundary", code="invalid_form")
+        raise InvalidRequestError("the content type multipart/form-data has no boundary", code="invalid_form")
     return options[b"boundary"]
 
 

@@ -142,7 +142,7 @@ class Context:
         if spec is None or spec.classes is None:
             does = "generates text" if spec is None else "makes embeddings"
             raise InvalidRequestError(
-                f"this server {does}, its model has no classes: serve a …ForSequenceClassification model with "
+                f"this server {does}, and its model has no classes: serve a …ForSequenceClassification model with "
                 "--is-embedding"
             )
         return spec

@@ -262,12 +262,7 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "Time the device was idle between two steps while there was work",
         one(lambda stats: stats.device_idle),
     ),
-    Metric(
-        "gauge",
-        "palladio:programs",
-        "Programs that the engine needs in all",
-        one(lambda stats: stats.compile.num_programs),
-    ),
+    Metric("gauge", "palladio:programs", "Programs that the engine needs", one(lambda s: s.compile.num_programs)),
     Metric(
         "counter",
         "palladio:compile",
@@ -299,6 +294,12 @@ ENGINE_METRICS: tuple[Metric[EngineStats], ...] = (
         "palladio:compiles_after_ready",
         "Programs compiled by steps after start-up (a bug)",
         one(lambda stats: stats.num_compiles_after_ready),
+    ),
+    Metric(
+        "gauge",
+        "palladio:hbm_used_bytes",
+        "Memory of the first device in use",
+        lambda stats: None if stats.memory_in_use is None else [({}, stats.memory_in_use)],
     ),
     Metric(
         "gauge",

@@ -1,4 +1,4 @@
-"""What the dashboard shows of this moment, for orjson: see docs/api.md, "The dashboard's data"."""
+"""What the dashboard shows of this moment, for orjson: see docs/api/server.md, "The dashboard's data"."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def describe_engine(stats: EngineStats) -> dict[str, Any]:
         "drafts": _describe_drafts(total) if total.num_draft_rows else None,
         "buckets": list(stats.steps),
         "programs": _describe_programs(stats),
-        "memory": stats.memory,
+        "memory": dataclasses.asdict(stats.memory) | {"in_use": stats.memory_in_use},
         "grammars": {"count": stats.num_grammars, "bytes": stats.grammar_bytes},
     }
 

@@ -142,7 +142,9 @@ def _add(definitions: dict[str, Mapping[str, Any]], function: object, path: str)
         message = "{param} must be 1 … {most} letters, digits and _ . -"
         raise InvalidRequestError.of(message, param=f"{path}.name", most=MAX_NAME_LENGTH)
     if name in definitions:
-        raise InvalidRequestError.of("{param}: there is another function {name}", param=f"{path}.name", name=name)
+        raise InvalidRequestError.of(
+            "{param}: another function has the same name, {name}", param=f"{path}.name", name=name
+        )
     typed(fields.get("description", ""), str, f"{path}.description", "a string")
     typed(fields.get("strict", False), bool, f"{path}.strict", "true or false")
     if "parameters" in fields:

@@ -77,4 +77,4 @@ def check_name(name: str) -> None:
         ConfigError: --reasoning-parser cannot be this.
     """
     if name not in (AUTO, OFF) and find_family(name) is None:
-        raise ConfigError(f"--reasoning-parser {name}: no such parser; there are {', '.join((AUTO, OFF, *NAMES))}")
+        raise ConfigError(f"--reasoning-parser {name}: no such parser; available: {', '.join((AUTO, OFF, *NAMES))}")

@@ -48,5 +48,5 @@ def _family(context: Context, body: SeparateReasoningRequest) -> ReasoningFamily
     else:
         found, problem = find_family(body.reasoning_parser), f"no reasoning parser {body.reasoning_parser[:100]!r}"
     if found is None:
-        raise InvalidRequestError(f"{problem}; there are {', '.join(NAMES)}", param="reasoning_parser")
+        raise InvalidRequestError(f"{problem}; available: {', '.join(NAMES)}", param="reasoning_parser")
     return found

@@ -27,7 +27,7 @@ async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
         return await _score_tokens(context, call, body, model)
     for field in ("apply_softmax", "item_first"):
         if vars(body)[field] is not None:
-            raise InvalidRequestError(f"{field} is only for scores of label_token_ids", param=field)
+            raise InvalidRequestError(f"{field} can only be used with label_token_ids", param=field)
     pairs, param = _given_pairs(body)
     scorer = PairScorer(context=context, call=call, body=body, param=param, instruction=body.instruct)
     found = await scorer.score(pairs)

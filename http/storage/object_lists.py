@@ -36,7 +36,7 @@ def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
         return None
     position = position_of(after)
     if after[: -len(position)] not in prefixes or not _UUID.fullmatch(position):
-        raise InvalidRequestError(f"after: {after[:100]!r} is not the id of such an object", param="after")
+        raise InvalidRequestError(f"after: {after[:100]!r} is not the id of an object in this list", param="after")
     return position
 
 

@@ -39,7 +39,7 @@ def find_format(name: str, asked_by: str = "--tool-call-parser") -> ToolFormat:
         names = sorted([*FORMATS, *ALIASES])
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"{asked_by} {name}: no such parser{hint}; there are: auto, {', '.join(names)}")
+        raise ConfigError(f"{asked_by} {name}: no such parser{hint}; available: auto, {', '.join(names)}")
     return found
 
 

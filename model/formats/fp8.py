@@ -98,7 +98,7 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     if scale.shape not in expected:
         raise CheckpointError(
             f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}: weight_block_size in "
-            "config.json is of another checkpoint, or the file is incomplete"
+            "config.json belongs to another checkpoint, or the file is incomplete"
         )
     module = module_of(name)
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)

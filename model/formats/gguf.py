@@ -52,7 +52,7 @@ class Gguf(StoredFormat):
             return None
         if tensor.dtype not in (*PLAIN, *BLOCKS):
             raise CheckpointError(
-                f"{tensor} is of GGUF type {tensor.dtype}, which is not supported; supported: "
+                f"{tensor} has the GGUF type {tensor.dtype}, which is not supported; supported: "
                 f"{', '.join((*BLOCKS, *PLAIN))}. Give a file in one of these (Q8_0, Q4_K_M, Q6_K, F16), or the model "
                 "in Hugging Face's form"
             )

@@ -132,8 +132,8 @@ class _Header:
         version = self._number("I")
         if version not in _VERSIONS:
             raise CheckpointError(
-                f"{path} has version {version} of GGUF, or is of a big-endian machine; supported: little-endian files "
-                f"of version {' and '.join(map(str, _VERSIONS))}. Download a newer file"
+                f"{path} has version {version} of GGUF, or was written by a big-endian machine; supported: "
+                f"little-endian files of version {' and '.join(map(str, _VERSIONS))}. Download a newer file"
             )
         num_tensors, num_keys = self._number("Q"), self._number("Q")
         self.metadata: dict[str, Any] = {}
@@ -203,8 +203,6 @@ class _Header:
     def _bytes(self, count: int) -> bytes:
         end = self._at + count
         if end > len(self._data):
-            raise CheckpointError(
-                f"{self._path} is truncated: its header goes on behind the end of the file. Download it again"
-            )
+            raise CheckpointError(f"{self._path} is truncated: its header is longer than the file. Download it again")
         found, self._at = self._data[self._at : end], end
         return found

@@ -12,6 +12,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
+import math
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,6 +42,9 @@ _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
 _CHUNK_BYTES = 64 * 2**20  # of an array, that is read as one: a device reads those that its part lies in
+_USUAL_CHUNKS = 16  # of an array, if they have more than
+_LEAST_CHUNK_BYTES = 2**20
+_SMALLEST_CUT_BYTES = 16 * 2**10  # Orbax copies chunks of up to 1 KiB twice
 _READ_BYTES = 2**20
 
 
@@ -314,19 +318,36 @@ def _groups(names: Iterable[str]) -> dict[str, list[str]]:
     return groups
 
 
+def _chunks(shape: tuple[int, ...], itemsize: int, axes: LogicalAxes) -> tuple[int, tuple[int, ...]]:
+    """Chunks are cut along the axes that devices will share: what two of them need, each reads.
+
+    Orbax cuts an axis that is named into single places, of which a matrix would have thousands: one is named only where
+    these are large, or where by itself Orbax would cut another one, the longest.
+
+    Returns:
+        The most bytes of a chunk, and the axes that are named.
+    """
+    shared = tuple(number for number, axis in enumerate(axes) if axis is not None)
+    size = math.prod(shape) * itemsize
+    chunk = size // max(1, math.prod(shape[number] for number in shared))
+    is_longest = bool(shape) and shape.index(max(shape)) in shared
+    if chunk >= (_LEAST_CHUNK_BYTES if is_longest else _SMALLEST_CUT_BYTES):
+        return _CHUNK_BYTES, shared
+    return min(_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, size // _USUAL_CHUNKS)), ()
+
+
 def _save(target: Path, arrays: dict[str, jax.Array], axes: Mapping[str, LogicalAxes]) -> None:
-    """Chunks are cut along the axes that devices will share: what two of them need, each reads."""
+    """See _chunks."""
     import orbax.checkpoint as ocp  # noqa: PLC0415
 
     # Weights hardly compress, and unpacking them would take longer than reading them.
     handler = ocp.PyTreeCheckpointHandler(use_compression=False)
     with ocp.Checkpointer(handler) as writer:  # writes elsewhere, then renames
         options = {
-            name: ocp.SaveArgs(
-                chunk_byte_size=_CHUNK_BYTES,
-                shard_axes=tuple(number for number, axis in enumerate(axes[name]) if axis is not None),
+            name: ocp.SaveArgs(chunk_byte_size=size, shard_axes=cut)
+            for name, (size, cut) in (
+                (name, _chunks(array.shape, array.dtype.itemsize, axes[name])) for name, array in arrays.items()
             )
-            for name in arrays
         }
         writer.save(target.absolute(), args=ocp.args.PyTreeSave(arrays, save_args=options))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from palladio.pallas_kernels.narrow_matmul import cpu_native
+from palladio.pallas_kernels.cpu_native.calls import rows_times_int8
 from palladio.pallas_kernels.target import Target
 
 _MIN_ROWS = 2
@@ -48,7 +48,7 @@ def byte_product(
 
 def _native_product(x: jax.Array, values: jax.Array, zeros: jax.Array | None) -> jax.Array:
     outputs = values.shape[1:]
-    out = cpu_native.int8_matmul(x, values.reshape(values.shape[0], -1)).reshape(-1, *outputs)
+    out = rows_times_int8(x, values.reshape(values.shape[0], -1)).reshape(-1, *outputs)
     if zeros is None:
         return out
     return out - zeros.astype(jnp.float32) * jnp.sum(x, axis=1).reshape(-1, *(1 for _ in outputs))

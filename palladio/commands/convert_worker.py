@@ -24,7 +24,7 @@ from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.hub import resolve_model_path
+from palladio.runtime.text.hub import Told, resolve_model_path
 from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("palladio.engine")
@@ -35,7 +35,16 @@ def main() -> int:
     configure_logging("info")
     logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
     source, out, dtype, quantization = sys.argv[1:]
-    return run_worker(lambda: _convert(resolve_model_path(source), Path(out).expanduser(), dtype, quantization or None))
+    return run_worker(lambda: _convert(_find(source), Path(out).expanduser(), dtype, quantization or None))
+
+
+def _find(source: str) -> Path:
+    """Its directory, or its GGUF file; shows the download of a hub id."""
+    display = ProgressDisplay()
+    try:
+        return resolve_model_path(source, told=Told(display.update), flag="HF_DIR")
+    finally:
+        display.close()
 
 
 def _convert(source: Path, out: Path, dtype: str, quantization: str | None) -> None:

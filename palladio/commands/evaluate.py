@@ -154,7 +154,7 @@ async def _score(
         try:
             found = await asyncio.gather(*(_of_window(engine, gate, n, part, ids) for n, part in enumerate(parts)))
         except InvalidRequestError as error:
-            raise ConfigError(f"the model scores no text: {error}") from error
+            raise ConfigError(f"the model cannot score texts: {error}") from error
     finally:
         await engine.shutdown()
     return Scores([logprob for logprobs in found for logprob in logprobs], len(parts), len(text.encode()))

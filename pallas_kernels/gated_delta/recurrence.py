@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 CHUNK = 64  # tokens; more of them make the products larger, and the inverse dearer
+SMALL = 16  # rows of blocks that are inverted one after the other; larger ones are made of these by products
 GROUP = 16  # chunks whose inverses are computed together: as many as give a matrix unit something to do
 
 Tokens = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
@@ -136,21 +137,45 @@ def _next_chunk(carry: tuple[jax.Array, ...], chunk: tuple[jax.Array, ...]) -> t
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-    """(1 + A)⁻¹ of A [..., C, C], zeros on and above the diagonal; C is a power of two. By blocks of 1, 2, 4, …: as
-    steady as forward substitution, where a series of powers of A is not."""
+    """(1 + A)⁻¹ of A [..., C, C], zeros on and above the diagonal; C is a power of two. Small blocks by forward
+    substitution, those of 2, 4, … times their width from them: as steady, where a series of powers of A is not.
+
+    Blocks are multiplied as parts of whole matrices: XLA:TPU takes 8 s to compile one product of smaller ones.
+    """
     *outer, size, _ = lower.shape
-    blocks = jnp.ones((*outer, size, 1, 1), lower.dtype)
-    width = 1
+    width = min(size, SMALL)
+    count = size // width
+    blocks = _substitute(_diagonal(lower.reshape(*outer, count, width, count, width)))
+    apart = jnp.eye(count, dtype=lower.dtype)[:, None, :, None]
+    inverse: jax.Array = (blocks[..., :, :, None, :] * apart).reshape(lower.shape)
+    place = jnp.arange(size)
     while width < size:
-        count = size // (2 * width)
-        cut = lower.reshape(*outer, count, 2, width, count, 2, width)[..., 1, :, :, 0, :]
-        corner = jnp.moveaxis(jnp.diagonal(cut, axis1=-4, axis2=-2), -1, -3)  # [..., count, width, width]
-        first, second = blocks[..., 0::2, :, :], blocks[..., 1::2, :, :]
-        corner = -_product("...ij,...jk->...ik", _product("...ij,...jk->...ik", second, corner), first)
-        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
-        blocks = jnp.concatenate([upper, jnp.concatenate([corner, second], axis=-1)], axis=-2)
+        block = place // width
+        is_corner = (block[:, None] % 2 == 1) & (block[None, :] == block[:, None] - 1)
+        corners = _product("...ij,...jk->...ik", inverse, jnp.where(is_corner, lower, 0.0))
+        inverse -= _product("...ij,...jk->...ik", corners, inverse)
         width *= 2
-    return blocks[..., 0, :, :]
+    return inverse
+
+
+def _diagonal(blocks: jax.Array) -> jax.Array:
+    """[..., N, w, N, w] → [..., N, w, w]."""
+    return jnp.moveaxis(jnp.diagonal(blocks, axis1=-4, axis2=-2), -1, -3)
+
+
+def _substitute(lower: jax.Array) -> jax.Array:
+    """(1 + A)⁻¹ of A [..., w, w], row after row. In a loop, and by sums of products: products of many matrices that are
+    so small take XLA:TPU minutes to compile."""
+
+    def row(i: jax.Array, inverse: jax.Array) -> jax.Array:
+        factors = lax.dynamic_index_in_dim(lower, i, axis=-2, keepdims=False)
+        new = -jnp.sum(factors[..., None] * inverse, axis=-2) + (jnp.arange(lower.shape[-1]) == i)
+        known: jax.Array = lax.dynamic_update_index_in_dim(inverse, new, i, axis=lower.ndim - 2)
+        return known
+
+    identity = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
+    inverse: jax.Array = lax.fori_loop(1, lower.shape[-1], row, identity)
+    return inverse
 
 
 def _product(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:

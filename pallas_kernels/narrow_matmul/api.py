@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.narrow_matmul import cpu_native, xla
+from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16
+from palladio.pallas_kernels.narrow_matmul import xla
 from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
 _USUAL = NarrowProducts()
@@ -32,7 +33,7 @@ def narrow_matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts =
     if rows.shape[0] > products.native_rows:
         return xla.matmul(wide, matrix, products)
     outputs = matrix.shape[:-1]
-    return cpu_native.matmul(wide, matrix.reshape(-1, matrix.shape[-1])).reshape(-1, *outputs)
+    return rows_times_bfloat16(wide, matrix.reshape(-1, matrix.shape[-1])).reshape(-1, *outputs)
 
 
 def narrow_grouped_matmul(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.ragged_paged_attention import gpu_mosaic, gpu_triton, reference, tpu, xla
+from palladio.pallas_kernels.ragged_paged_attention import cpu_native, gpu_mosaic, gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, padded_head_size
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
@@ -20,11 +20,12 @@ BACKENDS = {
     "tpu": tpu.attention,
     "gpu_mosaic": gpu_mosaic.attention,
     "gpu_triton": gpu_triton.attention,
+    "cpu_native": cpu_native.attention,
     "xla": xla.attention,
     "reference": reference.attention,
 }
 AUTO_ORDER = {
-    "cpu": ("xla", "reference"),
+    "cpu": ("cpu_native", "xla", "reference"),
     "tpu": ("tpu", "xla", "reference"),
     "gpu": ("gpu_mosaic", "gpu_triton", "xla", "reference"),
 }
@@ -40,7 +41,8 @@ CHUNK_ALIGNMENT = {"tpu": ALIGNMENT}  # and at which tokens they begin, if not a
 
 def auto_order(target: Target) -> tuple[str, ...]:
     """What `auto` tries for a target, best first."""
-    return mosaic.auto_order(target, AUTO_ORDER[target.platform])
+    order = AUTO_ORDER[target.platform]
+    return mosaic.auto_order(target, order if target.is_native or target.platform != "cpu" else order[1:])
 
 
 def plan_attention(

@@ -28,7 +28,7 @@ def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
     for token in classifier.tokens:
         token_id = token if isinstance(token, int) else known.get(token, -1)
         if not 0 <= token_id < model.vocab_size:
-            raise ConfigError(f"{key}: {token!r} is no token of this model (ids 0 … {model.vocab_size - 1})")
+            raise ConfigError(f"{key}: {token!r} is not a token of this model (ids 0 … {model.vocab_size - 1})")
         ids.append(token_id)
     return dataclasses.replace(model, classifier=dataclasses.replace(classifier, tokens=tuple(ids)))
 

@@ -10,6 +10,7 @@ import jax
 
 from palladio.runtime.core.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.explain import explain_requests
+from palladio.runtime.core.memory import bytes_in_use
 from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.core.observers import StepHooks, StepObserver, StepTimer
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
@@ -66,6 +67,7 @@ class EngineCore:
         self._runner = runner
         self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
+        self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
         self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
@@ -238,6 +240,7 @@ class EngineCore:
             num_self_check_failures=self._self_check.num_failures,
             compile=CompileStats(len(built.declared), list(built.reports), built.lazy_seconds),
             memory=self._memory,
+            memory_in_use=bytes_in_use(self._device),
             num_grammars=self._grammars.num_grammars,
             grammar_bytes=self._grammars.num_grammar_bytes,
             pages=self._scheduler.page_maps() if pages else [],

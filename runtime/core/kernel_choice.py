@@ -17,10 +17,12 @@ from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
 from palladio.model.weights.byte_products import multiplies_bytes
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.cpu_native import NativeError
+from palladio.pallas_kernels.cpu_native import load as load_native
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update
-from palladio.pallas_kernels.narrow_matmul import cpu_native
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
@@ -37,16 +39,31 @@ logger = logging.getLogger("palladio.engine")
 def kernels_of(
     execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> Kernels:
-    """Those of an engine: `choose_kernels`, with native products if the model has weights that these multiply.
+    """Those of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
 
     Raises:
-        ConfigError: as `choose_kernels` and `with_native_products`.
+        ConfigError: as `choose_kernels` and `with_native_kernels`.
     """
     target = Target.of(device)
-    has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
-    if has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh):
-        target = with_native_products(execution, target)
+    if (
+        target.platform == "cpu"
+        and shape.mesh.size == 1
+        and _gains_from_native(execution, target, dtypes, model, shape)
+    ):
+        target = with_native_kernels(execution, target)
     return choose_kernels(execution.attention_backend, target, model, shape)
+
+
+def _gains_from_native(
+    execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
+) -> bool:
+    """Of a small model the start would be longer, by the compiler's seconds, and little else shorter."""
+    if execution.cpu_kernels == "native" or execution.attention_backend == "cpu_native":
+        return True
+    smallest = NarrowProducts.of(target).min_hidden_size
+    is_large = smallest is not None and model.hidden_size >= smallest
+    has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
+    return is_large or has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh)
 
 
 def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: DeviceShape) -> Kernels:
@@ -83,21 +100,21 @@ def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: Devi
     return kernels
 
 
-def with_native_products(execution: ExecutionConfig, target: Target) -> Target:
-    """A CPU that multiplies bfloat16 weights, as --cpu-products asks for.
+def with_native_kernels(execution: ExecutionConfig, target: Target) -> Target:
+    """A CPU with our C++, if --cpu-kernels allows it and there is a compiler.
 
     Raises:
-        ConfigError: it asks for native products, and there are none.
+        ConfigError: --cpu-kernels asks for it, and it cannot be used.
     """
-    if execution.cpu_products == "xla":
+    if execution.cpu_kernels == "xla":
         return target
     folder = execution.cache_path()
     try:
-        cpu_native.load(None if folder is None else folder / "native")
-    except cpu_native.NativeError as error:
-        if execution.cpu_products == "native":
-            raise ConfigError(f"--cpu-products native: {error}; use --cpu-products auto") from error
-        logger.info("Native products for a few rows are off: %s", error)
+        load_native(None if folder is None else folder / "native")
+    except NativeError as error:
+        if execution.cpu_kernels == "native":
+            raise ConfigError(f"--cpu-kernels native: {error}; use --cpu-kernels auto") from error
+        logger.info("Native kernels are off: %s", error)
         return target
     return dataclasses.replace(target, is_native=True)
 

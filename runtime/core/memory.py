@@ -41,6 +41,12 @@ class DeviceMemory:
         return _host_memory()
 
 
+def bytes_in_use(device: jax.Device) -> int | None:
+    """Of an accelerator's memory, as its runtime says; None: it does not, or it is a CPU, whose memory others use."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    return None if stats is None else stats.get("bytes_in_use")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryNeeds:
     """What has to share a device.

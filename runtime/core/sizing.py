@@ -40,8 +40,9 @@ class PlatformDefaults:
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         fine_hidden_size: models of this hidden size or more have finer sizes: a CPU is compute-bound early, so padding
             costs what it adds. None: padding costs little.
-        min_decode: rows of the smallest decode step. XLA:GPU computes products of one row as multiply and reduce, some
-            of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype.
+        min_decode: rows of the smallest decode step. XLA computes products of one row as multiply and reduce: a GPU
+            some of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype; a TPU
+            outside of its matrix units, by XLA's estimate eight times slower than memory.
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
             the search for thresholds by a loop of no turns; a GPU would wait for its host there: it always searches.
         mixes: prefill steps decode as well.
@@ -88,7 +89,7 @@ class PlatformDefaults:
             chunk=8192,
             bucket_growth=2,
             fine_hidden_size=None,
-            min_decode=2 if platform == "gpu" else 1,
+            min_decode=2,
             has_plain_tier=platform == "gpu",
             mixes=True,
             pool_per_request=None,
@@ -289,9 +290,10 @@ def check_states(config: EngineConfig, model: ModelConfig) -> None:
     what = f"layers of {model.architecture} keep states"
     if config.speculative.num_drafts:
         raise ConfigError(
-            f"--speculative-algorithm: {what}, which cannot go back to before a draft that is wrong; leave it out"
+            f"--speculative-algorithm: {what}, which cannot be rolled back after a wrong draft; leave the flag out"
         )
     if config.execution.deterministic:
         raise ConfigError(
-            f"--deterministic: {what}, whose last bits depend on where a prompt is divided into chunks; leave it out"
+            f"--deterministic: {what}, whose last bits depend on how a prompt is divided into chunks; "
+            "leave the flag out"
         )

@@ -376,7 +376,7 @@ def _log_pool(design: EnginePlan) -> None:
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
     if design.device.platform == "cpu":
         logger.info(
-            "Resident memory: %.2f GB; the KV cache takes its %.2f GB as requests fill it",
+            "Resident memory: %.2f GB; the KV cache grows to %.2f GB as requests fill it",
             resident_bytes() / 2**30,
             2 * half,
         )

@@ -112,7 +112,7 @@ class WarmUp:
 def describe_set(programs: StepPrograms) -> str:
     """One line: how many programs there are, and how many of them take the compiler long."""
     with_model = sum(program.runs_layers for program in programs.by_key.values())
-    return f"Programs: {len(programs.by_key)}, {with_model} of them with the model"
+    return f"Programs: {len(programs.by_key)}, {with_model} of them run the model"
 
 
 def describe_programs(reports: list[ProgramReport]) -> list[str]:

@@ -71,8 +71,8 @@ class WeightLoader:
         missing = num_copies * self.num_bytes - free
         if missing > 0:
             raise InvalidRequestError(
-                f"the new weights need {num_copies * self.num_bytes:,} bytes beside the old ones, and {free:,} are "
-                f"free: {missing:,} bytes are missing. First free the KV cache or the old weights "
+                f"the new weights need {num_copies * self.num_bytes:,} bytes in addition to the old ones, and {free:,} "
+                f"are free: {missing:,} bytes are missing. First free the KV cache or the old weights "
                 '(/release_memory_occupation with tags ["kv_cache"] or ["weights"]), or restart with a lower '
                 "--mem-fraction-static"
             )
@@ -94,7 +94,7 @@ class WeightLoader:
         values = [(name, vars(found)[name], vars(served)[name]) for name in names]
         differing = [f"{name} is {new!r}, here {old!r}" for name, new, old in values if new != old]
         if differing:
-            raise ConfigError(f"{path} holds another model than the one that is served: {'; '.join(differing)}")
+            raise ConfigError(f"{path} contains another model than the one that is served: {'; '.join(differing)}")
         return dataclasses.replace(served, quantization=found.quantization)
 
     def _load(self, path: Path, model: ModelConfig, load_format: LoadFormat) -> Weights:

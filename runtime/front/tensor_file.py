@@ -49,4 +49,4 @@ def _array(name: str, tensor: Any) -> np.ndarray[Any, np.dtype[Any]]:
         try:
             return np.asarray(tensor.detach().cpu().float())
         except (AttributeError, TypeError, RuntimeError) as error:
-            raise InvalidRequestError(f"tensor {name} is no tensor: {error}", param="named_tensors") from error
+            raise InvalidRequestError(f"tensor {name} is not a valid tensor: {error}", param="named_tensors") from error

@@ -282,7 +282,9 @@ def load_settings(
     if config.grammar.grammar_backend == "none":
         raise InvalidRequestError("grammars are off (--grammar-backend none)", param="grammar")
     if source.skip_tokenizer_init:
-        raise InvalidRequestError("grammars need a tokenizer (--skip-tokenizer-init)", param="grammar")
+        raise InvalidRequestError(
+            "grammars need a tokenizer, and the server runs with --skip-tokenizer-init", param="grammar"
+        )
     folder = Path(source.tokenizer_path or path)
     file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if file.is_file():

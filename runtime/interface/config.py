@@ -45,11 +45,11 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
-        quantization: Bits in which weights are kept, made while they load if the checkpoint has not these bits already.
-            int8, fp8: a scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections round activations, too.
-            int4: groups of 128 inputs (W4A16). Modules may differ: int4,lm_head=dense,down_proj=int8. Names of formats
-            have to agree with the checkpoint. dequantize: a quantized checkpoint becomes --dtype. Default: as the
-            checkpoint stores them.
+        quantization: Format of the weights in memory; a plain checkpoint is quantized while it loads. int8, fp8: a
+            scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections also round activations. int4: a scale per
+            128 inputs (W4A16). Modules can have different formats: int4,lm_head=dense,down_proj=int8. awq, gptq and
+            other checkpoint formats must match the checkpoint. dequantize: a quantized checkpoint becomes --dtype.
+            Default: the format of the checkpoint.
         is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
             has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
             last-token pooling with L2 normalization.
@@ -181,11 +181,12 @@ class ExecutionConfig:
     Attributes:
         device: Platform to run on. auto: the first one that jax finds. cuda and gpu are the same.
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
-            GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. xla: the portable
-            implementation. reference: plain jnp, for tests.
-        cpu_products: How a CPU multiplies one or a few rows with bfloat16 weights. native: a small C++ library of ours,
-            compiled at the first start and kept beside the compilation cache; about twice as fast. xla: the XLA
-            compiler's own product. auto: native where a C++ compiler is on PATH, else xla; the log says which.
+            GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
+            --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
+        cpu_kernels: Kernels of a CPU for decode attention, and for products of a few rows with 16-bit or 8-bit weights.
+            native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
+            own operations. auto: native for models of hidden size 512 or more and for 8-bit weights, where a C++
+            compiler is on PATH; else xla. The log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -209,8 +210,8 @@ class ExecutionConfig:
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
-    attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "xla", "reference"] = "auto"
-    cpu_products: Literal["auto", "native", "xla"] = "auto"
+    attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "cpu_native", "xla", "reference"] = "auto"
+    cpu_kernels: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
@@ -312,7 +313,7 @@ class EngineConfig:
             ("--cuda-graph-max-bs", execution.cuda_graph_max_bs is not None),
         ):
             if execution.deterministic and is_given:
-                raise ConfigError(f"--deterministic runs one shape of step: leave {flag} out")
+                raise ConfigError(f"--deterministic runs all steps in one shape: leave {flag} out")
             if self.source.is_embedding and is_given:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
         if self.source.enable_input_embeds and self.source.is_embedding:
@@ -321,8 +322,8 @@ class EngineConfig:
             raise ConfigError(f"--background-slowdown must be ≥ 0, got {scheduler.background_slowdown}")
         if scheduler.priority_scheduling_preemption_threshold < 0:
             raise ConfigError(
-                "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of one priority would take "
-                f"each other's place for ever), got {scheduler.priority_scheduling_preemption_threshold}"
+                "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of equal priority would "
+                f"preempt each other forever), got {scheduler.priority_scheduling_preemption_threshold}"
             )
         if not 0.0 <= scheduler.schedule_conservativeness < float("inf"):
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
@@ -352,7 +353,7 @@ class EngineConfig:
         if events is not None and cache.disable_radix_cache:
             raise ConfigError("--kv-events-config tells of the prefix cache: leave --disable-radix-cache out")
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
-            raise ConfigError("--compiled-dir holds programs of one host: leave it out with --nnodes")
+            raise ConfigError("--compiled-dir has programs for one host: leave it out with --nnodes")
 
     def _check_ranks(self) -> None:
         num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests

@@ -25,7 +25,9 @@ def check_dimensions(dimensions: int | None, spec: EmbeddingSpec) -> None:
     if dimensions is None:
         return
     if spec.classes is not None:
-        raise InvalidRequestError("dimensions is for embeddings, and this model classifies", param="dimensions")
+        raise InvalidRequestError(
+            "dimensions is a field for embeddings; this model classifies texts", param="dimensions"
+        )
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= spec.size:
         raise InvalidRequestError(
             f"dimensions must be in 1 … {spec.size}, which is the size of this model's embeddings, got {dimensions!r}",

@@ -107,7 +107,7 @@ def _array(path: str, value: Any, max_rows: int) -> _Array:
         array: _Array = np.asarray(value)
     except (TypeError, ValueError):
         if isinstance(value, list | tuple) and len({len(row) for row in value if isinstance(row, list | tuple)}) > 1:
-            raise InvalidRequestError.of("{param}: rows have different numbers of numbers", param=path) from None
+            raise InvalidRequestError.of("{param}: rows have different lengths", param=path) from None
         raise _malformed(path) from None
     return array
 

@@ -232,7 +232,7 @@ class EngineStats:
         device_idle: seconds between the end of one step and the dispatch of the next, while there was work, as far as
             the host can tell: 0 where the next step was dispatched before the one before it had ended.
         compile: the programs.
-        memory: of one device.
+        memory: of one device. memory_in_use: bytes of the first one now; None: it does not say, as on a CPU.
         steps: since the start, by bucket.
         num_grammars: compiled ones that are kept; grammar_bytes: that they hold, and others that outputs follow.
         pages: of each rank, if they were asked for.
@@ -251,6 +251,7 @@ class EngineStats:
     steps: list[BucketSteps] = dataclasses.field(default_factory=list)
     num_grammars: int = 0
     grammar_bytes: int = 0
+    memory_in_use: int | None = None
     pages: list[PageMap] = dataclasses.field(default_factory=list)
 
     @property

@@ -113,7 +113,7 @@ def check_hosts(parallel: ParallelConfig) -> None:
     if rank is None or parallel.dist_init_addr is None:
         raise ConfigError(
             f"--nnodes {num_hosts} needs --node-rank and --dist-init-addr HOST:PORT of host 0, the same on every host: "
-            "nothing here says them"
+            "they are neither given nor in the environment"
         )
     host, _, port = parallel.dist_init_addr.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
@@ -121,6 +121,6 @@ def check_hosts(parallel: ParallelConfig) -> None:
     coordinator = int(port) + 1 if parallel.dist_coordinator_port is None else parallel.dist_coordinator_port
     if not 0 <= coordinator < 2**16 or coordinator == int(port):
         raise ConfigError(
-            f"--dist-coordinator-port must be a port beside --dist-init-addr's {port}, or 0 for any free one, got "
-            f"{coordinator}"
+            f"--dist-coordinator-port must be another port than that of --dist-init-addr ({port}), or 0 for any free "
+            f"one, got {coordinator}"
         )

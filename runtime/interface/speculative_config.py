@@ -27,14 +27,13 @@ class SpeculativeConfig:
     """Speculative decoding.
 
     Attributes:
-        speculative_algorithm: Propose tokens, and verify several of them in one decode step. The tokens of an answer
-            stay the same; steps are fewer where a text repeats itself. NGRAM: what followed the newest tokens where
-            they stood earlier in the same request. Default: off.
-        speculative_num_draft_tokens: Tokens that a request computes in a decode step: the newest one, and the proposed
-            ones after it.
-        speculative_ngram_min_match_window_size: NGRAM: newest tokens that have to be found again, at least.
-        speculative_ngram_max_match_window_size: NGRAM: newest tokens that are compared, at most. The place where most
-            of them agree is taken.
+        speculative_algorithm: Propose draft tokens and verify several of them in one decode step. The tokens of an
+            answer stay the same; text that repeats itself takes fewer steps. NGRAM: drafts are the tokens that followed
+            the same text earlier in the request. Default: off.
+        speculative_num_draft_tokens: Tokens that a request computes in a decode step: the newest one and its drafts.
+        speculative_ngram_min_match_window_size: NGRAM: minimum number of newest tokens that must match earlier text.
+        speculative_ngram_max_match_window_size: NGRAM: maximum number of newest tokens to compare. The earlier text
+            with the longest match is used.
         speculative_config: The same as JSON with vLLM's keys: method (ngram), num_speculative_tokens, prompt_lookup_min
             and prompt_lookup_max. In place of the flags above.
     """
@@ -116,7 +115,7 @@ def _of_vllm(text: str) -> NgramSettings:
     if method not in _VLLM_METHODS:
         raise ConfigError(f"{flag}: method must be ngram, got {method!r}; draft models are not supported yet")
     if unknown := [key for key in given if key not in _VLLM_KEYS]:
-        raise ConfigError(f"{flag}: {unknown[0]} is not supported; there are {', '.join(_VLLM_KEYS)}")
+        raise ConfigError(f"{flag}: {unknown[0]} is not supported; supported: {', '.join(_VLLM_KEYS)}")
     count = _number(given, "num_speculative_tokens", MAX_DRAFT_TOKENS - 1)
     if count is None:
         raise ConfigError(f"{flag}: num_speculative_tokens is missing")

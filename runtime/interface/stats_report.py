@@ -20,7 +20,7 @@ def describe_stats(stats: EngineStats) -> dict[str, Any]:
     and its `cache_hit_rate`. `avg_spec_accept_length`: tokens that a row with drafts gives."""
     values, total, idle = dataclasses.asdict(stats), dataclasses.asdict(stats.total), stats.device_idle
     ranks = values.pop("ranks")
-    for name in ("unassigned", "pages"):
+    for name in ("unassigned", "pages", "memory_in_use"):
         del values[name]
     cache = {"enabled": values.pop("cache_enabled")}
     cache |= {name: total.pop(name) for name in _OF_CACHE}

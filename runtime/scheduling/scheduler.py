@@ -232,7 +232,7 @@ class Scheduler:
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         # Few are split, but a retraction may leave one anywhere.
-        for running in [r for r in self.turns.members(turn) if r.num_computed < r.prefill_end]:
+        for running in [r for r in self.turns.members(turn) if r.num_computed < r.prefill_end and r is not first]:
             if budget > 0:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):

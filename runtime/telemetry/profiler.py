@@ -135,7 +135,7 @@ class Profiler:
         with self._lock:
             if profile is None or (profile.phase == "over" and not profile.has_news):
                 last = "" if profile is None else f"; the last one is over, and in {profile.options.output_dir}"
-                raise InvalidRequestError(f"no profile is under way: start one first{last}")
+                raise InvalidRequestError(f"no profile is running: start one first{last}")
             if profile.phase == "waiting":
                 profile.phase = "over"
             if profile.phase != "over":
@@ -180,7 +180,7 @@ class Profiler:
         folder = profile.options.output_dir
         if profile.phase == "writing":
             raise InvalidRequestError(f"the last profile is being written to {folder}; try again in a few seconds")
-        raise InvalidRequestError(f"a profile is under way already, in {folder}; stop it first")
+        raise InvalidRequestError(f"a profile is already running, in {folder}; stop it first")
 
     def _begin(self, profile: _Profile) -> None:
         options = profile.options

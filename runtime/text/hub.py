@@ -77,19 +77,19 @@ def resolve_model_path(
     revision: str | None = None,
     download_dir: str | None = None,
     told: Told = Told(),
-    flag: str | None = None,
+    flag: str = "--model-path",
 ) -> Path:
     """The directory of a model, or its GGUF file: `path` itself if it is one, else a hub id's snapshot (from the cache,
     or downloaded).
 
     Args:
-        flag: that errors name; None: --model-path.
+        flag: that errors name.
 
     Raises:
         ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
             form than a Hugging Face model.
     """
-    return _resolve_model(path, revision, download_dir, told, needs_weights=True, flag=flag or _MODEL.flag)
+    return _resolve_model(path, revision, download_dir, told, needs_weights=True, flag=flag)
 
 
 def pull_model(name: str, revision: str | None, download_dir: str | None, told: Told) -> Path:
@@ -120,13 +120,19 @@ def why_not_servable(folder: Path) -> str | None:
 
 
 def _resolve_model(
-    path: str, revision: str | None, download_dir: str | None, told: Told, *, needs_weights: bool, flag: str = ""
+    path: str,
+    revision: str | None,
+    download_dir: str | None,
+    told: Told,
+    *,
+    needs_weights: bool,
+    flag: str = "--model-path",
 ) -> Path:
     wanted = _MODEL if needs_weights else _CONFIG
-    folder = _resolve(path, revision, download_dir, told, dataclasses.replace(wanted, flag=flag or wanted.flag))
+    folder = _resolve(path, revision, download_dir, told, dataclasses.replace(wanted, flag=flag))
     refusal = describe_folder(folder, needs_weights=needs_weights)
     if refusal is not None:
-        raise ConfigError(f"{flag or wanted.flag} {refusal}")
+        raise ConfigError(f"{flag} {refusal}")
     return folder
 
 

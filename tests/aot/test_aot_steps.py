@@ -263,3 +263,18 @@ def _environment() -> dict[str, str]:
     if "XLA_FLAGS_OF_TARGET" in kept:  # the tests' own flags are for CPUs
         kept["XLA_FLAGS"] = kept["XLA_FLAGS_OF_TARGET"]
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no compiler of TPUs")
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b v6e-4", "gpt-oss-120b v6e-8"])
+def test_experts_that_no_token_goes_to_are_not_read(model, tmp_path):
+    """By one request, and nothing of all experts is brought before kernels: once all scales of gpt-oss were."""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "benchmarks/mixture_paper.py", "--only", model, "--requests", "1", "--json", str(report)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert report.exists(), done.stderr[-3000:]
+    (row,) = json.loads(report.read_text())["rows"]
+    assert row["brought MiB a layer"] == 0
+    assert row["read MiB a layer"] <= 1.1 * row["hit MiB a layer"] < 0.2 * row["all experts MiB a layer"]

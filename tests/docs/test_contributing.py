@@ -27,7 +27,7 @@ def test_files_and_folders_of_the_rules_exist() -> None:
     assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_files_and_folders_of_the_map_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(r"`((?:http|runtime|model|pallas_kernels|tests|scripts|benchmarks)/[\w/.]*)`", text)

@@ -102,6 +102,13 @@ DASHBOARD_FAULTS = (
         ("tests/palladio/test_kubernetes.py",),
     ),
     Fault(
+        "a CPU's memory counts as the device's",
+        "runtime/core/memory.py",
+        'stats = device.memory_stats() if device.platform != "cpu" else None\n    return',
+        "stats = device.memory_stats()\n    return",
+        ("tests/runtime/core/test_memory.py",),
+    ),
+    Fault(
         "an alert asks for a metric that there is not",
         "deploy/alerts.yaml",
         "increase(palladio:compiles_after_ready_total[1h])",

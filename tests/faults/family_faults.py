@@ -1,4 +1,4 @@
-"""Faults of what families bring beside their weights: tokenizers, templates, parsers."""
+"""Faults of what families bring beside their weights (tokenizers, templates, parsers), and of their decode steps."""
 
 from tests.faults.fault import Fault
 
@@ -77,5 +77,12 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
         'or "group_size" not in quantization:',
         'or "group_size" in quantization:',
         ("tests/runtime/text/test_hub.py",),
+    ),
+    Fault(
+        "the smallest decode step of an accelerator has one row",
+        "runtime/core/sizing.py",
+        "min_decode=2,",
+        "min_decode=1,",
+        ("tests/runtime/core/test_sizing.py",),
     ),
 )

@@ -27,7 +27,14 @@ GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harm
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
-INT8_CACHE_FAULTS = (
+EIGHT_BIT_FAULTS = (
+    Fault(
+        "a converted table has a chunk for each row",
+        "model/loading/orbax_weights.py",
+        "max(_LEAST_CHUNK_BYTES, size // _USUAL_CHUNKS)), ()",
+        "max(_LEAST_CHUNK_BYTES, size // _USUAL_CHUNKS)), shared",
+        ("tests/model/loading/test_orbax_weights.py",),
+    ),
     Fault(
         "the TPU kernel multiplies values with the scales of keys",
         "pallas_kernels/ragged_paged_attention/tpu_scales.py",
@@ -50,6 +57,13 @@ INT8_CACHE_FAULTS = (
         ("tests/pallas_kernels/test_scale_update.py",),
     ),
     Fault(
+        "each part of a GPU's product begins with the first inputs",
+        "pallas_kernels/grouped_matmul/gpu_triton.py",
+        "first_step = part * jnp",
+        "first_step = 0 * jnp",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
         "a self-check compares int8 without its scales",
         "model/kv_cache.py",
         "astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)",
@@ -59,7 +73,7 @@ INT8_CACHE_FAULTS = (
 )
 
 MODEL_FAULTS = (
-    *INT8_CACHE_FAULTS,
+    *EIGHT_BIT_FAULTS,
     # Parts of prompts
     Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
     Fault(

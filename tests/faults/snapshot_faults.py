@@ -93,6 +93,13 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
         SNAPSHOTS,
     ),
     Fault(
+        "a request computes two chunks of its prompt in a step",
+        _ROOM + "scheduler.py",
+        " and r is not first]",
+        "]",
+        SNAPSHOTS,
+    ),
+    Fault(
         "a retraction's loss counts all tokens",
         _ROOM + "cache_manager.py",
         "return request.num_computed - self.snapshots.reach(request)",

@@ -44,13 +44,13 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "inputs beyond the last whole vector are left out",
-        "pallas_kernels/narrow_matmul/cpu_native.cc",
+        "pallas_kernels/cpu_native/products.h",
         "          _mm512_reduce_add_ps(sums[r][o]) + Rest(p, row + r, output + o, whole);",
         "          _mm512_reduce_add_ps(sums[r][o]);",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
-        "native products are used without the library",
+        "native kernels are used without the library",
         "pallas_kernels/narrow_matmul/config.py",
         "return found if target.is_native else dataclasses.replace(found, native_rows=0)",
         "return found",

@@ -14,6 +14,7 @@ import httpx
 import openai
 from safetensors.numpy import load_file
 
+from palladio.default_model import default_model_path
 from palladio.utils import _descendants, launch_server_cmd, terminate_process, wait_for_server
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
@@ -31,7 +32,7 @@ LIMITS = (
 )
 EMBEDDED_LIMITS = (
     "--page-size 8 --max-running-requests 2 --chunked-prefill-size 64 --context-length 1024 --max-total-tokens 4096 "
-    "--fail-on-recompile --compile lazy"
+    f"--fail-on-recompile --compile lazy --weight-update-folders {shlex.quote(str(default_model_path()))}"
 )
 START_SECONDS = 200.0
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"

@@ -105,7 +105,7 @@ def test_a_profile_of_a_server(server: Server) -> None:
         time.sleep(0.05)
     assert list(folder.rglob("*.xplane.pb"))
     refused = server.post("/stop_profile", {})
-    assert (refused.status_code, "no profile is under way" in refused.text) == (400, True)
+    assert (refused.status_code, "no profile is running" in refused.text) == (400, True)
     shutil.rmtree(folder)
     for name in ("nul\0", "/proc", "../x"):
         assert server.post("/start_profile", {"output_dir": name}).status_code == 400

@@ -31,7 +31,9 @@ PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
 }
+EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 GEMMA_PARTS = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -186,7 +188,7 @@ def as_gguf(
         stored = stored if count is None else permuted(stored, count)
         if ".experts." in name:
             before, _, after = name.partition(".experts.")
-            part = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}[after.split(".")[1]]
+            part = EXPERT_PARTS[after.split(".")[1]]
             experts.setdefault(f"blk.{before.split('.')[2]}.ffn_{part}_exps.weight", []).append((name, stored))
             written[f"blk.{before.split('.')[2]}.ffn_{part}_exps.weight"] = (of, values.shape, b"")
         else:

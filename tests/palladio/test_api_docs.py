@@ -1,4 +1,4 @@
-"""docs/api.md says of the HTTP API what the code does: its tables are compared with the models, tables and answers."""
+"""docs/api.md and docs/api/ say of the HTTP API what the code does: tables are compared with models and answers."""
 
 import ast
 import dataclasses
@@ -79,7 +79,8 @@ from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "docs" / "api.md", *sorted((ROOT / "docs" / "api").glob("*.md")))
+PAGE = "\n\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 OPAQUE = {"logprobs", "prompt_logprobs"}  # described in words
 
 
@@ -371,8 +372,9 @@ def test_every_field_of_openais_answers_is_told_of(mark: str, model: type[pydant
 
 
 def test_defaults_that_the_page_states(server: TestClient) -> None:
-    assert "completions: 16," in PAGE
-    assert "default length is 128 tokens" in PAGE
+    words = " ".join(PAGE.split())
+    assert "completions: 16," in words
+    assert "default length is 128 tokens" in words
     body = {"prompt": "hi", "ignore_eos": True}
     assert server.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 16
     body = {"text": "hi", "sampling_params": {"ignore_eos": True}}

@@ -176,7 +176,7 @@ def test_batch_sizes_to_compile(name):
         parse(name, "0", "8").args.engine_config()
     with pytest.raises(ConfigError, match="--cuda-graph-max-bs must be at least 1, got 0"):
         parse("--cuda-graph-max-bs", "0").args.engine_config()
-    for other, reason in (("--deterministic", "one shape of step"), ("--is-embedding", "no decode steps")):
+    for other, reason in (("--deterministic", "all steps in one shape"), ("--is-embedding", "no decode steps")):
         with pytest.raises(ConfigError, match=f"{other} .*{reason}: leave --cuda-graph-bs out"):
             parse(other, name, "8").args.engine_config()
 

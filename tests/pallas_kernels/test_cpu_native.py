@@ -1,4 +1,4 @@
-"""Our own C++ for a few rows on a CPU: the numbers of the plain definition, and when it is not used."""
+"""Our own C++ for CPUs: the numbers of the plain definitions, and when it is not used."""
 
 import dataclasses
 import shutil
@@ -12,33 +12,36 @@ import pytest
 
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts, cpu_native, narrow_matmul, reference
+from palladio.pallas_kernels.cpu_native import calls, library
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul, reference
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import with_native_products
+from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.model.weights.test_weights_as_values import weight_of
+from tests.pallas_kernels.attention_cases import CASES, Case, attend, make
 
 RNG = np.random.default_rng(0)
 NATIVE = NarrowProducts(native_rows=16)
-HAS_COMPILER = any(map(shutil.which, cpu_native.COMPILERS))
+ABLE = Target("cpu", "avx2", is_native=True)
+HAS_COMPILER = any(map(shutil.which, library.COMPILERS))
 needs_compiler = pytest.mark.skipif(
     not HAS_COMPILER or not Target.of(jax.devices("cpu")[0]).kind, reason="needs a C++ compiler, and AVX2 at least"
 )
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of this test alone; the process may have loaded another one."""
     folder = tmp_path_factory.mktemp("cache") / "native"
-    compiler = next(filter(None, map(shutil.which, cpu_native.COMPILERS)))
-    made = cpu_native._compiled(compiler, cpu_native._private(folder))
-    cpu_native.load(folder)
+    compiler = next(filter(None, map(shutil.which, library.COMPILERS)))
+    made = library._compiled(compiler, library._private(folder))
+    library.load(folder)
     return made
 
 
 @needs_compiler
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(
     ("outputs", "inputs"),
@@ -56,18 +59,40 @@ def test_products(num_rows: int, outputs: tuple[int, ...], inputs: int) -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (20, 7), (33, 16), (40, 300), (1031, 521)])
 def test_products_of_bytes(num_rows: int, inputs: int, outputs: int) -> None:
     rows = RNG.normal(size=(num_rows, inputs)).astype(np.float32)
     matrix = RNG.integers(-128, 128, (inputs, outputs), np.int8)
-    out = cpu_native.int8_matmul(jnp.asarray(rows), jnp.asarray(matrix))
+    out = calls.rows_times_int8(jnp.asarray(rows), jnp.asarray(matrix))
     np.testing.assert_allclose(out, rows.astype(np.float64) @ matrix, rtol=1e-5, atol=1e-2)
 
 
+DECODES = [case for case in CASES if case.kind == "decode" and case.kv_dtype == "float32"]
+
+
 @needs_compiler
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("case", DECODES, ids=str)
+def test_attention_of_a_decode_step(case: Case) -> None:
+    data = make(case)
+    out = attend(case, data, "cpu_native", target=ABLE)
+    assert np.isfinite(out).all(), "padding or stale rows leaked"
+    np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+def test_long_requests_are_cut_into_spans() -> None:
+    case = Case("spans", ((2100, 1), (1023, 1), (1024, 1)), "decode", num_heads=20, num_kv_heads=1, table_width=140)
+    data = make(case)
+    out = attend(case, data, "cpu_native", target=ABLE)
+    np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
 def test_what_is_not_finite_stays_so() -> None:
     worst = float(np.finfo(np.float32).max)
     rows = jnp.asarray([[np.nan, 0], [np.inf, 0], [worst, 0]], jnp.float32)
@@ -77,34 +102,32 @@ def test_what_is_not_finite_stays_so() -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("built")
 def test_more_rows_are_xlas() -> None:
-    def calls(num_rows: int) -> int:
+    def count(num_rows: int) -> int:
         shapes = (
             jax.ShapeDtypeStruct((num_rows, 32), jnp.float32),
             jax.ShapeDtypeStruct((8, 32), jnp.bfloat16),
         )
         products = dataclasses.replace(NATIVE, native_rows=4)
-        return (
-            jax.jit(lambda x, w: narrow_matmul(x, w, products)).lower(*shapes).as_text().count(cpu_native.BFLOAT16_CALL)
-        )
+        return jax.jit(lambda x, w: narrow_matmul(x, w, products)).lower(*shapes).as_text().count(calls.BFLOAT16)
 
-    assert [calls(number) for number in (1, 4, 5)] == [1, 1, 0]
+    assert [count(number) for number in (1, 4, 5)] == [1, 1, 0]
 
 
 @needs_compiler
-def test_a_compiled_library_is_kept(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = library.stat()
+def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = built.stat()
     assert before.st_mode & 0o077 == 0
     monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
-    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
-    cpu_native.load(library.parent)
-    assert [path.name for path in library.parent.iterdir()] == [library.name]
+    library.load(built.parent)
+    assert [path.name for path in built.parent.iterdir()] == [built.name]
 
 
 @needs_compiler
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_few_rows_times_int8_weights_are_not_rounded(has_zeros: bool) -> None:
     kernels = Kernels("xla", Target("cpu", "avx512_bf16", is_native=True))
@@ -117,18 +140,16 @@ def test_few_rows_times_int8_weights_are_not_rounded(has_zeros: bool) -> None:
 
 
 def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(shutil, "which", lambda name: None)
     target, folder = Target("cpu", "avx2"), str(tmp_path)
 
-    def chosen(cpu_products: str) -> Target:
-        config = ExecutionConfig(cpu_products=cpu_products, compilation_cache_dir=folder)  # type: ignore[arg-type]
-        return with_native_products(config, target)
+    def chosen(cpu_kernels: str) -> Target:
+        config = ExecutionConfig(cpu_kernels=cpu_kernels, compilation_cache_dir=folder)  # type: ignore[arg-type]
+        return with_native_kernels(config, target)
 
     assert chosen("auto") == chosen("xla") == target
-    message = (
-        r"--cpu-products native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-products auto"
-    )
+    message = r"--cpu-kernels native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-kernels auto"
     with pytest.raises(ConfigError, match=message):
         chosen("native")
     for kind in ("avx2", "avx512_bf16", "amx_bf16"):
@@ -137,19 +158,19 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
     tmp_path.chmod(0o777)
-    with pytest.raises(cpu_native.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
-        cpu_native.load(tmp_path)
+    with pytest.raises(library.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
+        library.load(tmp_path)
 
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_native, "_loaded", [])
+    monkeypatch.setattr(library, "_loaded", [])
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
     compiler.chmod(0o700)
     monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
-    with pytest.raises(cpu_native.NativeError, match=r"c\+\+ failed: no such header"):
-        cpu_native.load(tmp_path / "native")
+    with pytest.raises(library.NativeError, match=r"c\+\+ failed: no such header"):
+        library.load(tmp_path / "native")
     assert list((tmp_path / "native").iterdir()) == []

@@ -141,12 +141,12 @@ class FakeEngineCore:
 
     def start_profile(self, options):
         if self._profile is not None:
-            raise InvalidRequestError("a profile is under way already", param="output_dir")
+            raise InvalidRequestError("a profile is already running", param="output_dir")
         self._profile = options.output_dir
 
     def stop_profile(self):
         if self._profile is None:
-            raise InvalidRequestError("no profile is under way")
+            raise InvalidRequestError("no profile is running")
         self._num_asked += 1
         if self._num_asked < 3:
             return None  # it is being written

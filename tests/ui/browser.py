@@ -91,9 +91,7 @@ class Chat:
         number = self.page.locator("article.assistant").count()
         self.page.fill("#prompt", text)
         self.page.press("#prompt", "Enter")
-        self.wait(
-            f"document.querySelectorAll('article.assistant').length > {number} || document.querySelector('.notice')"
-        )
+        self.wait(f"document.querySelectorAll('article.assistant').length > {number}")
         if waits:
             self.wait_answered()
 

@@ -163,6 +163,26 @@ def test_an_answer_goes_on_while_another_conversation_is_open(chat: Chat, actor:
     chat.shows([("slow " * 60).strip()])
 
 
+def test_what_is_deleted_stays_deleted(chat: Chat, actor: Actor, context: Any) -> None:
+    """Also while its answer arrives, and in another tab."""
+    chat.say("One")
+    other = Chat.open(context, chat.url).wait_ready()
+    other.page.get_by_role("button", name="One", exact=True).click()
+    actor.reply, actor.delay = "word " * 500, 0.01
+    chat.say("Go on", waits=False)
+    chat.wait("document.querySelector('.streaming .content')?.innerText.length > 20")
+    chat.page.get_by_role("button", name="More about One").click()
+    chat.page.get_by_role("button", name="Delete", exact=True).first.click()
+    chat.page.locator("#dialog").get_by_role("button", name="Delete").click()
+    for page in (chat, other):
+        page.wait("document.querySelectorAll('.entry').length === 0 && !document.querySelector('article')")
+    assert "deleted in another tab" in other.page.locator(".notice").inner_text()
+    chat.page.reload()
+    chat.wait_ready()
+    assert chat.page.locator(".entry").count() == 0
+    chat.check_harmless()
+
+
 def test_thoughts_are_folded_and_tools_are_answered(chat: Chat, actor: Actor) -> None:
     page = chat.page
     page.click("#open-settings")

@@ -58,7 +58,7 @@ def labels() -> dict[str, dict[str, set[str]]]:
 
     async def with_programs(*args: float) -> EngineStats:
         programs = [ProgramReport("decode[bs=8]", result, 0.5) for result in ("hit", "miss", "exported", "failed")]
-        return dataclasses.replace(await stats(*args), compile=CompileStats(4, programs, 1.5))
+        return dataclasses.replace(await stats(*args), compile=CompileStats(4, programs, 1.5), memory_in_use=7)
 
     engine.stats = with_programs  # type: ignore[method-assign, assignment]
     with running_server(engine, HttpConfig()) as url:

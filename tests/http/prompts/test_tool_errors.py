@@ -57,7 +57,7 @@ FUNCTION = {"name": "f"}
         ({"tools": [tool("")]}, "tools.0.function.name", "letters"),
         ({"tools": [tool("a b")]}, "tools.0.function.name", "letters"),
         ({"tools": [tool("a" * 129)]}, "tools.0.function.name", "128"),
-        ({"tools": [tool("a"), tool("a")]}, "tools.1.function.name", "another function a"),
+        ({"tools": [tool("a"), tool("a")]}, "tools.1.function.name", "another function has the same name, a"),
         ({"tools": [tool("a", [])]}, "tools.0.function.parameters", "JSON schema"),
         ({"tools": [tool("a", {"type": "string"})]}, "tools.0.function.parameters.type", "object"),
         ({"tools": [tool("a", {"properties": []})]}, "tools.0.function.parameters.properties", "map names"),

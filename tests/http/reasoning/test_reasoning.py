@@ -294,7 +294,7 @@ def test_names() -> None:
     assert all(find_family(alias).name == name for alias, name in ALIASES.items())
     assert len(set(NAMES)) == len(FAMILIES)
     with pytest.raises(
-        ConfigError, match=r"--reasoning-parser qwen: no such parser; there are auto, none, deepseek-r1"
+        ConfigError, match=r"--reasoning-parser qwen: no such parser; available: auto, none, deepseek-r1"
     ):
         HttpConfig(reasoning_parser="qwen")
 

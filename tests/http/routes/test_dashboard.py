@@ -54,6 +54,7 @@ def test_it_is_what_the_page_of_the_api_says(
     wait_until(lambda: ask(http, pages=True)["pages"] is not None)
     busy = ask(http, pages=True, batches=True)
     check(busy)
+    assert busy["engine"]["memory"]["in_use"] is None
     assert busy["pages"]["maps"][0]["runs"] == [[5, 1, 0], [1, 0, 1], [3, 0, 0]]
     assert busy["engine"]["drafts"] == {
         "rows": 5,

@@ -22,7 +22,7 @@ def test_start_and_stop(observe: Callable[..., httpx.Client], engine: FakeEngine
     assert http.post("/start_profile", json=body).json() == {"output_dir": folder}
     assert engine.profile == ProfileOptions(folder, 2, 5, 3, 1, 1)
     again = http.post("/start_profile", json=body)
-    assert (again.status_code, again.json()["error"]["message"]) == (400, "a profile is under way already")
+    assert (again.status_code, again.json()["error"]["message"]) == (400, "a profile is already running")
     assert http.post("/stop_profile").json() == {"output_dir": folder}
     assert http.post("/stop_profile").status_code == 400
 

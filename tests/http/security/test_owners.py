@@ -121,6 +121,8 @@ NOT_OWNED = {
             "/v1/chat/completions": ("rid", "request_id"),
             "/v1/completions": ("rid", "request_id"),
             "/v1/embeddings": ("rid", "request_id"),
+            "/v1/chat/completions/render": ("rid", "request_id"),
+            "/v1/completions/render": ("rid", "request_id"),
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),

@@ -115,6 +115,29 @@ def test_experts_and_norms_with_one_added(tmp_path: Path) -> None:
     assert_as_transformers(gemma / "wide", loaded)
 
 
+@pytest.mark.slow  # parts of it: experts of another family, and another Gemma
+def test_mixtral(tmp_path: Path) -> None:
+    """Called llama in the file: queries and keys are permuted, and experts have names of their own."""
+    moe = small(tmp_path, "mixtral", num_local_experts=4, num_experts_per_tok=2)
+    more = {"llama.expert_count": 4, "llama.expert_used_count": 2}
+    loaded = load(as_gguf(moe, "llama", lambda name: "F32" if name.endswith("moe.gate.weight") else "Q8_0", more))
+    assert_equal(numbers(loaded[1]), numbers(load(moe / "wide")[1]))
+    assert_as_transformers(moe / "wide", loaded)
+
+
+@pytest.mark.slow
+def test_gemma_2(tmp_path: Path) -> None:
+    """Norms with one added, caps of scores and of logits, and windows in every other layer."""
+    gemma = small(tmp_path, "gemma2", query_pre_attn_scalar=64)
+    config = json.loads((gemma / "config.json").read_text())
+    caps = {name: config[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+    more = {f"gemma2.{name}": value for name, value in caps.items()}
+    more["gemma2.attention.sliding_window"] = config["sliding_window"]
+    loaded = load(as_gguf(gemma, "gemma2", lambda name: "Q6_K", more))
+    assert_equal(numbers(loaded[1]), numbers(load(gemma / "wide")[1]))
+    assert_as_transformers(gemma / "wide", loaded)
+
+
 def test_divisors_of_frequencies(tmp_path: Path) -> None:
     """Llama 3's scaling is a tensor of the file."""
     scaling = tiny_config("llama3")["rope_scaling"]
@@ -207,14 +230,14 @@ def _damaged(path: Path, how: str) -> Path:
     [
         (
             "type",
-            "tensor blk.0.ffn_up.weight in model.gguf is of GGUF type Q5_K, which is not supported; supported",
+            "tensor blk.0.ffn_up.weight in model.gguf has the GGUF type Q5_K, which is not supported; supported",
         ),
         ("architecture", "general.architecture 'rwkv7' is not supported; supported: llama, qwen2"),
         ("key", "llama.embedding_length is missing from its metadata"),
         ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
         ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
         ("truncated", "is truncated: tensor token_embd.weight ends at byte"),
-        ("header", "its header goes on behind the end of the file. Download it again"),
+        ("header", "its header is longer than the file. Download it again"),
         ("magic", "is not a GGUF file"),
         ("version", "big-endian machine; supported: little-endian files of version 2 and 3"),
     ],

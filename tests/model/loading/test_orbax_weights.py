@@ -167,3 +167,30 @@ def test_families_on_one_device_and_on_four(family: str, tmp_path: Path) -> None
     for wanted, found in zip(weights(source), weights(out), strict=True):
         np.testing.assert_array_equal(wanted, found)
     call_with_devices(__name__, "compare_on_four_devices", str(source), str(out))
+
+
+def test_chunks_are_neither_rows_nor_whole_matrices(tmp_path):
+    """Cut along an axis into single places, a matrix of int8 had a file's page for each row, and half of them twice."""
+    names = {"table": ((8192, 512), ("vocab", None)), "scales": ((8192,), ("vocab",))}
+    arrays = {
+        name: jnp.asarray(np.random.default_rng(0).integers(-127, 128, shape), "int8")
+        for name, (shape, _) in names.items()
+    }
+    orbax_weights._save(tmp_path / "saved", arrays, {name: axes for name, (_, axes) in names.items()})
+    size = sum(file.stat().st_size for file in (tmp_path / "saved").rglob("*") if file.is_file())
+    assert size < 1.05 * sum(array.size for array in arrays.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "chunk"),
+    [
+        ((128_256, 4096), ("vocab", None), (32_833_536, ())),  # the longest: cut by itself
+        ((4096, 8, 6, 128), (None, "kv_heads", None, None), (2**26, (1,))),
+        ((128, 2048, 768), (None, None, "expert_ffw"), (2**26, (2,))),  # else the inputs would be cut
+        ((4096,), (None,), (2**20, ())),
+        ((28_672,), ("ffw",), (2**20, ())),
+        ((), (), (2**20, ())),
+    ],
+)
+def test_what_devices_share_is_cut(shape, axes, chunk):
+    assert orbax_weights._chunks(shape, 1, axes) == chunk

@@ -61,7 +61,7 @@ def test_exit_codes(server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFi
 def test_ctrl_c_keeps_what_was_measured(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[dict[str, Any]] = []
+    measured = []
 
     async def interrupted(*words: Any, **named: Any) -> dict[str, Any]:
         if measured:

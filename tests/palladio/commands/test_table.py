@@ -26,7 +26,10 @@ def test_help_lists_all_in_order(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"serve"}))
-def test_each_help_has_examples_and_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_help_has_examples_and_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     module = importlib.import_module(COMMANDS[name].module)
     assert list(inspect.signature(vars(module)[COMMANDS[name].function]).parameters) == ["argv", "environment"]
     try:

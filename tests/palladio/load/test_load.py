@@ -52,7 +52,12 @@ async def test_what_fails_is_told(server: FakeServer) -> None:
     server.status, server.body = 429, {"error": {"message": "too many", "code": "x"}}
     assert (await asked(target)).error == "HTTP 429: too many"
     assert "does not answer: " in (await asked(Target("http://127.0.0.1:9", "m"))).error
-    garbage = await asyncio.start_server(lambda reader, writer: writer.write(b"what\r\n\r\n"), "127.0.0.1", 0)
+
+    async def talk_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"what\r\n\r\n")
+        writer.close()
+
+    garbage = await asyncio.start_server(talk_nonsense, "127.0.0.1", 0)
     async with garbage:
         port = garbage.sockets[0].getsockname()[1]
         assert "does not answer: " in (await asked(Target(f"http://127.0.0.1:{port}", "m"))).error

@@ -169,8 +169,8 @@ def create(folder: Path, **flags: Any) -> None:
 def test_tokens_are_found_in_the_tokenizer(tmp_path: Path) -> None:
     folder = build_tiny_tokenizer(make_checkpoint(tmp_path, "qwen3"), vocab_size=384)
     for tokens, error in (
-        (["a", "yes, certainly"], "'yes, certainly' is no token of this model"),
-        ([5, 384], "classifier_from_token: 384 is no token of this model"),
+        (["a", "yes, certainly"], "'yes, certainly' is not a token of this model"),
+        ([5, 384], "classifier_from_token: 384 is not a token of this model"),
         ("yes", "classifier_from_token must be a list of tokens"),
         (["a", "b", "c"], "classifier_from_token must be two tokens"),
     ):

@@ -277,7 +277,7 @@ def test_the_default_configuration_of_a_cpu_has_few_programs_that_hold_the_model
     with_model = sum(program.runs_layers for program in programs)
     assert design.compile == "background"
     assert with_model <= 24
-    assert describe_set(design.programs) == f"Programs: {len(programs)}, {with_model} of them with the model"
+    assert describe_set(design.programs) == f"Programs: {len(programs)}, {with_model} of them run the model"
     first = design.programs.first_keys(splits_prompts=True)
     assert len(first) == 6
     assert sum(design.programs.by_key[key].runs_layers for key in first) == 2

@@ -1,13 +1,14 @@
 """Who gets the device's memory, and what is said when it does not suffice."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.runtime.core import memory
-from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, _host_memory, plan_memory
+from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, _host_memory, bytes_in_use, plan_memory
 from palladio.runtime.interface.errors import ConfigError
 
 MIB = 2**20
@@ -179,3 +180,12 @@ def test_host_memory_is_what_is_available_not_only_what_is_free() -> None:
     with open("/proc/meminfo") as file:
         info = dict(line.split(":", 1) for line in file)
     assert 0 < host.available <= host.total <= int(info["MemTotal"].split()[0]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("platform", "told", "expected"),
+    [("gpu", {"bytes_in_use": 7, "bytes_limit": 9}, 7), ("tpu", None, None), ("cpu", {"bytes_in_use": 7}, None)],
+)
+def test_what_is_in_use_is_told_by_accelerators_alone(platform, told, expected):
+    device = SimpleNamespace(platform=platform, memory_stats=lambda: told)
+    assert bytes_in_use(device) == expected

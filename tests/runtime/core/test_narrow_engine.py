@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.pallas_kernels.narrow_matmul import cpu_native
+from palladio.pallas_kernels.cpu_native import library
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.model_messages import UpdateWeights
@@ -35,7 +35,7 @@ def test_weights_are_exchanged_as_they_lie(tmp_path: Path, caplog: pytest.LogCap
         core = core_of(first)
     assert "dtype=float32, kv_cache_dtype=float32" in caplog.text  # of activations
     assert "Products: bfloat16[out, in] with 2 rows or more" in caplog.text
-    is_native = any(map(shutil.which, cpu_native.COMPILERS)) and Target.of(jax.devices("cpu")[0]).kind != ""
+    is_native = any(map(shutil.which, library.COMPILERS)) and Target.of(jax.devices("cpu")[0]).kind != ""
     assert (" by native code; CPU feature" in caplog.text) == is_native
     before = generate(core, PROMPTS, max_tokens=6)
     outputs, reply = core.steer(UpdateWeights(1, str(second)))

@@ -82,7 +82,7 @@ def test_fields_of_a_profile_are_those_of_the_route(engine) -> None:
 
 def test_profile(engine, tmp_path) -> None:
     engine.start_profile(tmp_path / "trace", num_steps=3, activities=["CPU"], record_shapes=False)
-    with pytest.raises(InvalidRequestError, match="under way"):
+    with pytest.raises(InvalidRequestError, match="already running"):
         engine.start_profile(str(tmp_path))
     assert engine.stop_profile() == str(tmp_path / "trace")
     with pytest.raises(InvalidRequestError, match="no profile"):

@@ -40,8 +40,8 @@ from palladio.runtime.interface.user_dirs import user_cache_dir
         (
             "priority_scheduling_preemption_threshold",
             -1,
-            "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of one priority would take "
-            "each other's place for ever), got -1",
+            "--priority-scheduling-preemption-threshold must be ≥ 0 (below it, requests of equal priority would "
+            "preempt each other forever), got -1",
         ),
         ("random_seed", -1, "--random-seed must be in 0 … "),
         ("random_seed", 2**63, "--random-seed must be in 0 … "),
@@ -74,11 +74,14 @@ HOSTS = {"nnodes": 2, "node_rank": 1, "dist_init_addr": "10.0.0.1:8478"}
         ({**HOSTS, "dist_init_addr": None}, "--nnodes 2 needs --node-rank and --dist-init-addr HOST:PORT of host 0"),
         ({**HOSTS, "dist_init_addr": "10.0.0.1"}, "--dist-init-addr must be host:port, got '10.0.0.1'"),
         ({**HOSTS, "dist_init_addr": "10.0.0.1:65536"}, "--dist-init-addr must be host:port, got '10.0.0.1:65536'"),
-        ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-coordinator-port must be a port beside "),
-        ({**HOSTS, "dist_coordinator_port": 65536}, "--dist-coordinator-port must be a port beside "),
-        ({**HOSTS, "dist_coordinator_port": -1}, "--dist-coordinator-port must be a port beside "),
-        ({**HOSTS, "dist_coordinator_port": 8478}, "--dist-coordinator-port must be a port beside --dist-init-"),
-        ({**HOSTS, "compiled_dir": "/p"}, "--compiled-dir holds programs of one host"),
+        ({**HOSTS, "dist_init_addr": "10.0.0.1:65535"}, "--dist-coordinator-port must be another port than "),
+        ({**HOSTS, "dist_coordinator_port": 65536}, "--dist-coordinator-port must be another port than "),
+        ({**HOSTS, "dist_coordinator_port": -1}, "--dist-coordinator-port must be another port than "),
+        (
+            {**HOSTS, "dist_coordinator_port": 8478},
+            "--dist-coordinator-port must be another port than that of --dist-init-",
+        ),
+        ({**HOSTS, "compiled_dir": "/p"}, "--compiled-dir has programs for one host"),
     ],
 )
 def test_what_cannot_be_of_hosts_is_named(flags, message):

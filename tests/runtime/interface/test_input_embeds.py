@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "true": ([[True, False, True]], "input_embeds", "must be a list of rows of numbers"),
     "null": ([[1, None, 3]], "input_embeds", "must be a list of rows of numbers"),
     "too deep": ([[[[1, 2, 3]]]], "input_embeds.0", "must be a list of rows of numbers"),
-    "ragged": ([[1, 2, 3], [1, 2]], "input_embeds", "rows have different numbers"),
+    "ragged": ([[1, 2, 3], [1, 2]], "input_embeds", "rows have different lengths"),
     "another size": ([[1, 2, 3, 4]], "input_embeds", "rows have 4 numbers; this model's embeddings have 3"),
     "size of one": ([[[1, 2, 3]], [[1, 2]]], "input_embeds.1", "rows have 2 numbers; this model's embeddings have 3"),
     "NaN": (np.array([[1, 2, 3], [1, NAN, 3]]), "input_embeds", "row 1 has a number that is not finite"),

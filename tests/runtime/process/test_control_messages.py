@@ -130,10 +130,10 @@ async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:
 async def test_profile(tmp_path: Path, transport: type[ThreadTransport | ProcessTransport]) -> None:
     async with running(tmp_path, transport) as engine:
         await engine.start_profile(ProfileOptions("/somewhere"))
-        with pytest.raises(InvalidRequestError, match="under way already") as refused:
+        with pytest.raises(InvalidRequestError, match="already running") as refused:
             await engine.start_profile(ProfileOptions("/elsewhere"))
         assert refused.value.param == "output_dir"
         assert await engine.stop_profile() == ProfileReport("/somewhere")
-        with pytest.raises(InvalidRequestError, match="no profile is under way"):
+        with pytest.raises(InvalidRequestError, match="no profile is running"):
             await engine.stop_profile()
         assert engine.num_restarts == 0

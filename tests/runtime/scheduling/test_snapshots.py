@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.window_pages import SnapshotSlots
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
@@ -188,6 +189,18 @@ def test_a_match_ends_where_both_a_window_and_a_snapshot_allow_it() -> None:
     node, _ = sim.cache.tree.match(page_keys(SHARED, 4, 0, 7), None)
     sim.cache.allocator.free(list(sim.cache.tree.windows.give_up(node.windows[0][-1])))
     assert run_one(sim, "hole", SHARED[:30]) == 24
+
+
+def test_who_takes_the_place_of_others_computes_one_chunk_a_step() -> None:
+    """There would be room for the next one behind its snapshot, but that chunk needs the state of the first."""
+    sim = simulation(max_running=1)
+    sim.add("background", [1, 2, 3], 20, ignore_eos=True, options=RequestOptions(background=True))
+    for _ in range(6):
+        sim.step()
+    assert run_one(sim, "urgent", SHARED[:23]) == 0
+    assert sim.finished["background"].num_retractions == 1
+    assert [0, 20] in [[row.start, row.num_tokens] for batch in sim.batches for row in batch.rows]
+    assert all(len({row.request for row in batch.rows}) == len(batch.rows) for batch in sim.batches)
 
 
 def test_nothing_is_shared_once_the_cache_is_off() -> None:

@@ -59,13 +59,13 @@ def test_until_it_is_stopped(tiny: TinyEngine, tmp_path: Path) -> None:
     core = tiny.core()
     folder = tmp_path / "made" / "if need be"
     core.start_profile(ProfileOptions(str(folder)))
-    with pytest.raises(InvalidRequestError, match=r"a profile is under way already, in .*; stop it first"):
+    with pytest.raises(InvalidRequestError, match=r"a profile is already running, in .*; stop it first"):
         core.start_profile(ProfileOptions(str(tmp_path)))
     generate(core, {"a": random_prompt(10)}, max_tokens=3)
     assert stop(core) == ProfileReport(str(folder))
     (trace,) = traces(folder)
     assert trace.stat().st_size > 1000
-    with pytest.raises(InvalidRequestError, match="no profile is under way: start one first"):
+    with pytest.raises(InvalidRequestError, match="no profile is running: start one first"):
         core.stop_profile()
 
 
@@ -78,7 +78,7 @@ def test_so_many_steps_from_a_later_one_on(tiny: TinyEngine, tmp_path: Path, cap
     generate(core, {"b": random_prompt(10)}, max_tokens=10)
     wait_until(lambda: f"Wrote a profile of 4 steps to {tmp_path}" in caplog.text)
     assert len(traces(tmp_path)) == 1
-    with pytest.raises(InvalidRequestError, match=r"no profile is under way: .*; the last one is over, and in /"):
+    with pytest.raises(InvalidRequestError, match=r"no profile is running: .*; the last one is over, and in /"):
         stop(core)
 
 
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_named(tiny: TinyEngine, tmp_path: Pa
     with pytest.raises(InvalidRequestError, match=rf"output_dir .* cannot be written: .*{reason}") as caught:
         core.start_profile(ProfileOptions(str(tmp_path / name)))
     assert caught.value.param == "output_dir"
-    with pytest.raises(InvalidRequestError, match="no profile is under way"):
+    with pytest.raises(InvalidRequestError, match="no profile is running"):
         core.stop_profile()
 
 
@@ -148,7 +148,7 @@ def test_a_failure_between_steps_is_logged(tiny: TinyEngine, tmp_path: Path, cap
     with jax.profiler.trace(tmp_path / "else"):
         assert len(generate(core, {"b": random_prompt(10)}, max_tokens=8)["b"]) == 8
     assert "/b failed: Profile has already been started" in caplog.text
-    with pytest.raises(InvalidRequestError, match="no profile is under way"):
+    with pytest.raises(InvalidRequestError, match="no profile is running"):
         core.stop_profile()
 
 
@@ -164,7 +164,7 @@ def test_one_that_nobody_stops_ends_after_so_many_steps(
     assert f"was stopped: it reached {DEFAULT_STEPS} steps, the default of num_steps" in caplog.text
     ended_by = f"it reached {DEFAULT_STEPS} steps, the default of num_steps"
     assert stop(core) == ProfileReport(str(tmp_path), ended_by), "who did not ask for that is told"
-    with pytest.raises(InvalidRequestError, match="no profile is under way"):
+    with pytest.raises(InvalidRequestError, match="no profile is running"):
         core.stop_profile()
 
 

@@ -148,6 +148,8 @@ def test_a_directory_that_is_misspelt(tmp_path: Path) -> None:
     (tmp_path / "Llama-8B").mkdir()
     with pytest.raises(ConfigError, match=r"no such directory; did you mean Llama-8B\?"):
         resolve_model_path(str(tmp_path / "lama-8b"))
+    with pytest.raises(ConfigError, match=r"^HF_DIR .*lama-8b: no such directory"):
+        resolve_model_path(str(tmp_path / "lama-8b"), flag="HF_DIR")
 
 
 @pytest.mark.parametrize(

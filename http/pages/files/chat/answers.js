@@ -50,7 +50,6 @@ export class Answers {
       this.#failed(message, error);
     }
     this.runs.delete(conversation.id);
-    if (!continues && !message.content && !message.calls && message.thinking && message.finish === "stop") message.finish = "only thoughts";
     await this.conversations.save(conversation, [message]);
     this.told.onEnd(run);
     if (preferences.read().timeline && message.requestId) await this.explain(message).catch(() => {});

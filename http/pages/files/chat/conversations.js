@@ -8,7 +8,8 @@ import { newId, titleOf, Tree } from "./tree.js";
 export class Conversations {
   /**
    * @param {object} store
-   * @param {{onChange: () => void, onTrouble: (words: string) => void}} told
+   * @param {{onChange: () => void, onTrouble: (words: string) => void, onGone: () => void}} told `onGone`: the open one
+   *   was deleted in another tab
    */
   constructor(store, told) {
     Object.assign(this, { store, ...told });
@@ -38,8 +39,13 @@ export class Conversations {
 
   async reload() {
     const found = await this.store.list();
-    this.all = found.map((each) => (each.id === this.current.id ? Object.assign(this.current, { title: each.title }) : each));
-    this.onChange();
+    const known = new Map([...this.all, this.current].map((each) => [each.id, each])); // answers under way hold these
+    this.all = found.map((each) => (known.has(each.id) ? Object.assign(known.get(each.id), { title: each.title, updated: each.updated }) : each));
+    if (this.current.isNew || this.all.includes(this.current)) this.onChange();
+    else {
+      this.current.isGone = true;
+      this.onGone();
+    }
   }
 
   /** @param {string|null} id null: a fresh one */
@@ -73,7 +79,7 @@ export class Conversations {
 
   /** Stores what has changed; trouble is told, and nothing fails for it. */
   async save(conversation, messages = [], { isQuiet = false } = {}) {
-    if (conversation.isNew) return;
+    if (conversation.isNew || conversation.isGone) return;
     conversation.updated = messages.length ? Date.now() : conversation.updated;
     if (messages.length && !isQuiet) this.all = [conversation, ...this.all.filter((each) => each !== conversation)];
     try {
@@ -99,6 +105,7 @@ export class Conversations {
   }
 
   async remove(id) {
+    for (const each of this.all) if (each.id === id) each.isGone = true; // what still answers there stores nothing
     await this.store.remove(id);
     this.all = this.all.filter((each) => each.id !== id);
     this.trees.delete(id);
@@ -108,7 +115,10 @@ export class Conversations {
   }
 
   async removeAll() {
-    for (const { id } of this.all.slice()) await this.store.remove(id);
+    for (const each of this.all.slice()) {
+      each.isGone = true;
+      await this.store.remove(each.id);
+    }
     this.all = [];
     this.trees.clear();
     this.channel?.postMessage("changed");

@@ -13,6 +13,7 @@ import { Server } from "./server.js";
 import { openSettings } from "./settings_view.js";
 import { Sidebar } from "./sidebar.js";
 import { openStore, preferences } from "./store.js";
+import { Theme } from "./theme.js";
 import { Thread } from "./thread.js";
 import { ImportError, MAX_IMPORT } from "./transfer.js";
 
@@ -36,7 +37,7 @@ class ChatPage {
     this.model = byId("model");
     this.announcer = new Announcer(byId("announcer"));
     this.server = new Server((state) => this.#stateChanged(state));
-    this.conversations = new Conversations(store, { onChange: () => this.#drawList(), onTrouble: (words) => notice(words) });
+    this.conversations = new Conversations(store, { onChange: () => this.#drawList(), onTrouble: (words) => notice(words), onGone: () => this.#gone() });
     this.answers = new Answers(this.conversations, this.server, {
       onBegin: (run) => this.#began(run),
       onFrame: (run, now) => this.#frame(run, now),
@@ -67,9 +68,7 @@ class ChatPage {
     byId("jump").append(icon("down"), "Latest");
     byId("open-settings").append(icon("settings"));
     byId("open-settings").addEventListener("click", () => this.openSettings());
-    byId("theme").addEventListener("click", () => this.#turnTheme());
-    this.#theme();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#theme());
+    this.theme = new Theme(byId("theme"));
     this.model.addEventListener("change", () => {
       this.conversations.current.settings.model = this.model.value;
       preferences.write({ model: this.model.value });
@@ -281,6 +280,13 @@ class ChatPage {
     await this.conversations.save(one);
   }
 
+  #gone() {
+    const { current } = this.conversations;
+    this.answers.stop(current.id);
+    notice(`“${current.title}” was deleted in another tab.`);
+    this.open(null);
+  }
+
   async #export(chosen, name) {
     const safe = name.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "conversation";
     download(`${safe}.json`, await this.conversations.exportOf(chosen));
@@ -319,7 +325,7 @@ class ChatPage {
       },
       onPage: (name, value) => {
         preferences.write({ [name]: value });
-        if (name === "theme") this.#theme();
+        if (name === "theme") this.theme.apply();
       },
       onDefaults: () => {
         const { model: _model, ...kept } = current.settings;
@@ -349,7 +355,7 @@ class ChatPage {
     picker.click();
   }
 
-  // Keys and theme
+  // Keys
 
   #key(event) {
     if (document.getElementById("dialog").open) return;
@@ -372,23 +378,6 @@ class ChatPage {
 
   #help() {
     openDialog("Keys", [el("dl", { class: "keys" }, ...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", {}, keys)), el("dd", {}, what)]))], []);
-  }
-
-  #theme() {
-    const { theme = "" } = preferences.read();
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
-    const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    const button = document.getElementById("theme");
-    button.replaceChildren(icon(isDark ? "sun" : "moon"));
-    button.setAttribute("aria-label", isDark ? "Light theme" : "Dark theme");
-    button.title = isDark ? "Light theme" : "Dark theme";
-    this.isDark = isDark;
-  }
-
-  #turnTheme() {
-    preferences.write({ theme: this.isDark ? "light" : "dark" });
-    this.#theme();
   }
 }
 

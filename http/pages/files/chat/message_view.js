@@ -74,7 +74,10 @@ export class MessageView {
     const { files } = this.message;
     if (!files?.length) return [];
     const shown = files.map((file) => {
-      if (file.blob) return el("img", { src: URL.createObjectURL(file.blob), alt: file.name, class: "picture-file" });
+      if (file.blob) {
+        const address = URL.createObjectURL(file.blob);
+        return el("img", { src: address, alt: file.name, class: "picture-file", onload: () => URL.revokeObjectURL(address) });
+      }
       return el("details", { class: "text-file" }, el("summary", {}, file.name), el("pre", { tabindex: "0" }, file.text.slice(0, 20_000)));
     });
     return [el("div", { class: "files" }, ...shown)];
@@ -221,12 +224,13 @@ export class MessageView {
 
   /** Figures in a line. */
   facts() {
-    const { role, usage, speed, finish, seconds } = this.message;
+    const { role, usage, speed, finish, seconds, thinking, content, calls } = this.message;
     if (role !== "assistant") return "";
     const parts = [];
     if (usage) parts.push(`${count(usage.completion_tokens)} tokens`);
     if (speed) parts.push(`${speed < 10 ? speed.toFixed(1) : count(Math.round(speed))} tokens/s`);
     if (seconds >= 0.1) parts.push(`${seconds.toFixed(1)} s`);
+    if (finish && finish !== "stopped" && thinking && !content && !calls) parts.push("no answer after the thoughts");
     if (finish === "length") parts.push("cut off at the most tokens");
     if (finish === "stopped") parts.push("stopped");
     return parts.join(" · ");

@@ -16,15 +16,18 @@ export class Server {
     this.capabilities = null;
     this.waiters = [];
     this.#watch();
-    addEventListener("online", () => this.#look());
-    document.addEventListener("visibilitychange", () => document.hidden || this.#look());
+    addEventListener("online", () => this.wake?.());
+    document.addEventListener("visibilitychange", () => document.hidden || this.wake?.());
   }
 
   async #watch() {
     for (;;) {
       await this.#look();
       const isCalm = this.state === "ready" && !this.waiters.length;
-      await new Promise((resolve) => setTimeout(resolve, isCalm ? CALM : BUSY));
+      await new Promise((resolve) => {
+        this.wake = resolve;
+        setTimeout(resolve, isCalm ? CALM : BUSY);
+      });
     }
   }
 
@@ -51,7 +54,7 @@ export class Server {
 
   /** A request has failed for want of an engine: look at once. */
   suspect() {
-    this.#look();
+    this.wake?.();
   }
 
   /** Resolves when the server is ready. @throws {DOMException} AbortError */
@@ -59,7 +62,7 @@ export class Server {
     await new Promise((resolve, reject) => {
       this.waiters.push(resolve);
       signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError")), { once: true });
-      this.#look();
+      this.wake?.();
     });
   }
 

@@ -7,6 +7,7 @@ const MEMORY = [
   ["weights", "weights"],
   ["kv_cache", "KV cache"],
   ["layer_states", "states of layers"],
+  ["snapshots", "snapshots of states"],
   ["state", "state of sampling"],
   ["workspace", "workspace of programs"],
 ];
@@ -120,7 +121,8 @@ export class Memory extends Section {
       return el("div", { class: "bar", "aria-hidden": "true" }, ...pieces);
     };
     const list = () => el("ul", { class: "legend column" }, ...parts.map(([label, value], place) => el("li", {}, el("i", { class: `swatch piece-${place}` }), el("span", {}, label), el("b", {}, bytes(value)))));
-    return this.fill(memory, bar, list, () => el("p", { class: "small-print" }, `${bytes(memory.total)} in all.`));
+    const now = memory.in_use === null ? "" : ` In use now: ${bytes(memory.in_use)}.`;
+    return this.fill(memory, bar, list, () => el("p", { class: "small-print" }, `${bytes(memory.total)} in all.${now}`));
   }
 }
 

@@ -1,7 +1,7 @@
-"""Products of a few rows by our own C++ (cpu_native.cc), which is compiled on the machine that uses it.
+"""The library: our own C++ for CPUs, compiled on the machine that uses it, and loaded.
 
-A custom call of XLA, and so a part of the step's program. It is never needed: without a C++ compiler XLA's own product
-serves, half as fast for one row (`benchmarks/results/NOTES.md`).
+Its functions are custom calls of XLA (see calls.py), and so a part of the step's program. It is never needed: without a
+C++ compiler XLA's own operations serve, slower (`benchmarks/results/NOTES.md`).
 """
 
 import ctypes
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import jax
-import jax.numpy as jnp
+
+from palladio.pallas_kernels.cpu_native.calls import SYMBOLS
 
 SOURCE: Final = Path(__file__).with_suffix(".cc")
+SOURCES: Final = (SOURCE, *(SOURCE.with_name(name) for name in ("attention.h", "chunks.h", "products.h")))
 COMPILERS: Final = ("c++", "g++", "clang++")
-BFLOAT16_CALL: Final = "palladio_rows_times_bfloat16"
-INT8_CALL: Final = "palladio_rows_times_int8"
-_SYMBOLS: Final = {BFLOAT16_CALL: "PalladioRowsTimesBfloat16", INT8_CALL: "PalladioRowsTimesInt8"}
 _FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
 _SECONDS: Final = 120  # for the compiler, which takes three
 _loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
@@ -32,7 +31,7 @@ class NativeError(Exception):
 
 
 def load(folder: Path | None) -> None:
-    """Makes `matmul` usable: compiles the library, unless the folder has it, and registers its calls. The first
+    """Makes the calls usable: compiles the library, unless the folder has it, and registers its calls. The first
     time in a process does it.
 
     Args:
@@ -58,18 +57,6 @@ def load(folder: Path | None) -> None:
         raise NativeError(str(error)) from error
 
 
-def matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]; `load` comes before. Rows are rounded to bfloat16."""
-    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(BFLOAT16_CALL, out)(rows, matrix)
-
-
-def int8_matmul(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix int8[in, out] → f32[T, out]; `load` comes before. Nothing is rounded but sums."""
-    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(INT8_CALL, out)(rows, matrix)
-
-
 def _private(folder: Path) -> Path:
     """Makes the folder. What others may put there would be run as our own code."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,10 +68,9 @@ def _private(folder: Path) -> Path:
 
 def _compiled(compiler: str, folder: Path) -> Path:
     """The library in the folder; several processes may make it at once, and each puts a whole one there."""
-    source = SOURCE.read_bytes()
-    parts = (source, jax.__version__, compiler, *_FLAGS)
+    parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-    library = folder / f"narrow_matmul-{digest}.so"
+    library = folder / f"cpu_native-{digest}.so"
     if library.is_file():
         return library
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
@@ -105,6 +91,6 @@ def _compiled(compiler: str, folder: Path) -> Path:
 
 def _register(library: Path) -> None:
     loaded = ctypes.CDLL(str(library))
-    for call, symbol in _SYMBOLS.items():
+    for call, symbol in SYMBOLS.items():
         jax.ffi.register_ffi_target(call, jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
     _loaded.append(loaded)

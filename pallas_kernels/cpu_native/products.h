@@ -1,4 +1,4 @@
-// Products of a few float32 rows with a matrix of 16 or 8 bits on a CPU, as custom calls of XLA:
+// Products of a few float32 rows with a matrix of 16 or 8 bits on a CPU:
 // y[T, out] = x[T, in] . w, of bfloat16 w[out, in]^T or int8 w[in, out].
 //
 // A product of a few rows reads each number of the matrix once and does little with it, so memory should be the limit.
@@ -8,25 +8,20 @@
 // Each sum is made by one thread in an order that follows from the sizes alone, so the number of threads changes no
 // result.
 
+#pragma once
+
 #include <immintrin.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <thread>
-#include <vector>
 
-#include "xla/ffi/api/ffi.h"
+#include "chunks.h"
 
-namespace ffi = xla::ffi;
-
-namespace {
+namespace palladio {
 
 constexpr int kOutputs = 4;              // of a block: their numbers are loaded once for all rows of a block
 constexpr int kRows = 4;                 // of a block: 16 sums stay in registers
-constexpr int64_t kChunkBytes = 1 << 17;  // of the matrix: what a thread takes at a time
+constexpr int64_t kChunkBytes = 1 << 17;  // of a matrix: what a thread takes at a time
 
 struct Bfloat16Product {
   const uint16_t* x;  // [rows, padded], bfloat16; 0 beyond the inputs
@@ -190,77 +185,12 @@ void Multiply(const Int8Product& p, int64_t first, int64_t stop) {
   for (int64_t row = 0; row < p.rows; ++row) Rest(p, row, output, stop);
 }
 
-// Chunks of outputs, taken by whoever is free. A task that comes late finds none left, and touches nothing else.
 template <typename Product>
-struct Chunks {
-  std::atomic<int64_t> taken{0}, done{0};
-  int64_t count, outputs;  // outputs of each
-  Product product;
-
-  Chunks(const Product& of, int64_t bytes_per_output, int64_t multiple) : product(of) {
-    outputs = std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, bytes_per_output) / multiple) * multiple;
-    count = (product.outputs + outputs - 1) / outputs;
-  }
-
-  void Work() {
-    for (int64_t chunk; (chunk = taken.fetch_add(1)) < count; done.fetch_add(1, std::memory_order_release))
-      Multiply(product, chunk * outputs, std::min(product.outputs, (chunk + 1) * outputs));
-  }
-};
-
-// Runs them on the caller's thread and on those of XLA's that are idle; returns when all are done.
-template <typename Product>
-ffi::Error Run(ffi::ThreadPool pool, std::shared_ptr<Chunks<Product>> chunks) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-    return ffi::Error(ffi::ErrorCode::kUnimplemented, "this CPU has no AVX2");
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), chunks->count) - 1;
-  for (int64_t i = 0; i < helpers; ++i) pool.Schedule([chunks] { chunks->Work(); });
-  chunks->Work();
-  for (int spins = 0; chunks->done.load(std::memory_order_acquire) < chunks->count; ++spins)
-    if (spins < 1000)
-      _mm_pause();
-    else
-      std::this_thread::yield();
-  return ffi::Error::Success();
+Work Chunked(const Product& product, int64_t bytes_per_output, int64_t multiple) {
+  const int64_t size = std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, bytes_per_output) / multiple) * multiple;
+  return {(product.outputs + size - 1) / size, [product, size](int64_t chunk) {
+            Multiply(product, chunk * size, std::min(product.outputs, (chunk + 1) * size));
+          }};
 }
 
-ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
-                             ffi::Result<ffi::BufferR2<ffi::F32>> y) {
-  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
-  if (w.dimensions()[1] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
-  const int64_t padded = (inputs + 31) / 32 * 32;
-  std::vector<uint16_t> rounded(rows * padded);
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < inputs; ++i) {
-      uint32_t bits;
-      std::memcpy(&bits, x.typed_data() + r * inputs + i, 4);
-      const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // rounding up could make an infinity of it
-      rounded[r * padded + i] = is_nan ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    }
-  const Bfloat16Product product = {rounded.data(), reinterpret_cast<const uint16_t*>(w.typed_data()), y->typed_data(),
-                                   rows, inputs, padded, outputs};
-  return Run(pool, std::make_shared<Chunks<Bfloat16Product>>(product, 2 * inputs, kOutputs));
-}
-
-ffi::Error RowsTimesInt8(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::S8> w,
-                         ffi::Result<ffi::BufferR2<ffi::F32>> y) {
-  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[1];
-  if (w.dimensions()[0] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
-  const Int8Product product = {x.typed_data(), w.typed_data(), y->typed_data(), rows, inputs, outputs};
-  return Run(pool, std::make_shared<Chunks<Int8Product>>(product, inputs, 16 * kVectors));
-}
-
-}  // namespace
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesBfloat16, RowsTimesBfloat16,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR2<ffi::BF16>>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesInt8, RowsTimesInt8,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()
-                                  .Arg<ffi::BufferR2<ffi::S8>>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
+}  // namespace palladio

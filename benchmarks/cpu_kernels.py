@@ -1,0 +1,116 @@
+"""Our C++ for CPUs beside XLA's own operations, one kernel at a time: milliseconds of a call, medians, ratios.
+
+    python benchmarks/cpu_kernels.py [--cores 0,1] [--rounds 15] [--json out.json]
+
+Products have the shape of a 0.5B model's largest matrix, four matrices in turn, so that none stays in a cache; decode
+attention has the heads of that model and pages of 16 tokens. All kernels take turns in each round, so that whatever
+else runs slows all alike.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from report import report
+
+from palladio.model.weights.byte_products import byte_product
+from palladio.pallas_kernels.cpu_native import load
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
+from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
+from palladio.pallas_kernels.target import Target
+
+INPUTS, OUTPUTS, MATRICES = 896, 9728, 4
+HEADS, KV_HEADS, HEAD_SIZE, PAGE_SIZE = 14, 2, 64, 16
+ROWS = (1, 2, 4, 8)
+KEYS = ((1, 3000), (8, 300), (8, 3000), (64, 300), (64, 3000))  # requests, keys of each
+Call = Callable[[], Any]
+
+
+def products(num_rows: int) -> Iterator[tuple[str, Call]]:
+    """Of all matrices, by each kernel."""
+    keys = jax.random.split(jax.random.key(0), MATRICES)
+    x = jax.random.normal(keys[0], (num_rows, INPUTS))
+    wide = [jax.random.normal(key, (INPUTS, OUTPUTS)) for key in keys]
+    narrow = [each.T.astype(jnp.bfloat16) for each in wide]
+    whole = [jnp.round(30 * each).clip(-127, 127).astype(jnp.int8) for each in wide]
+
+    def each_of(multiply: Callable[[jax.Array, jax.Array], jax.Array], matrices: list[jax.Array]) -> Call:
+        run = jax.jit(lambda x, matrices: [multiply(x, matrix) for matrix in matrices])
+        return lambda: run(x, matrices)
+
+    native = NarrowProducts(native_rows=num_rows)
+    yield "float32", each_of(jnp.matmul, wide)
+    yield "bfloat16, XLA", each_of(lambda x, w: narrow_matmul(x, w, NarrowProducts()), narrow)
+    yield "bfloat16, native", each_of(lambda x, w: narrow_matmul(x, w, native), narrow)
+    yield "int8, XLA", each_of(lambda x, w: byte_product(x, w, None, 0, 16), whole)
+    yield "int8, native", each_of(lambda x, w: byte_product(x, w, None, 0, 16, num_rows), whole)
+
+
+def attentions(num_requests: int, num_keys: int, target: Target) -> Iterator[tuple[str, Call]]:
+    """Of one layer of a decode step, by each backend."""
+    rng, width = np.random.default_rng(0), -(-num_keys // PAGE_SIZE)
+    num_pages = num_requests * width + 1
+    pages = jnp.asarray(rng.standard_normal((num_pages, KV_HEADS, PAGE_SIZE, 2 * HEAD_SIZE), np.float32))
+    q = jnp.asarray(rng.standard_normal((num_requests, HEADS, HEAD_SIZE), np.float32))
+    table = (1 + rng.permutation(num_pages - 1)).reshape(num_requests, width).astype(np.int32)
+    metadata = AttentionMetadata(
+        jnp.arange(num_requests + 1, dtype=jnp.int32),
+        jnp.full(num_requests, num_keys, jnp.int32),
+        jnp.asarray(table),
+        jnp.int32(num_requests),
+        jnp.int32(num_requests),
+        "decode",
+    )
+    for backend in ("xla", "cpu_native"):
+        attend = jax.jit(
+            lambda q, pages, metadata, backend=backend: ragged_paged_attention(
+                q, pages, metadata, scale=HEAD_SIZE**-0.5, backend=backend, target=target
+            )
+        )
+        yield backend, lambda attend=attend: attend(q, pages, metadata)  # type: ignore[misc]
+
+
+def medians(calls: Sequence[tuple[str, Call]], rounds: int) -> dict[str, float]:
+    """Milliseconds of each, all in turns."""
+    times: dict[str, list[float]] = {name: [] for name, _ in calls}
+    for number in range(rounds + 1):  # the first compiles
+        for name, call in calls:
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            if number:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cores", help="numbers of cores to run on, such as 0,1; default: all")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="file for the report")
+    args = parser.parse_args(argv)
+    if args.cores:  # before XLA makes its threads
+        os.sched_setaffinity(0, {int(core) for core in args.cores.split(",")})
+    load(None)
+    target = Target("cpu", Target.of(jax.devices("cpu")[0]).kind, is_native=True)
+    result: dict[str, Any] = {"kind": target.kind, "products": {}, "decode_attention": {}}
+    for num_rows in ROWS:
+        found = medians(list(products(num_rows)), args.rounds)
+        result["products"][f"{num_rows} rows"] = {name: value / MATRICES for name, value in found.items()}
+    for num_requests, num_keys in KEYS:
+        found = medians(list(attentions(num_requests, num_keys, target)), args.rounds)
+        name = f"{num_requests} x {num_keys} keys"
+        result["decode_attention"][name] = found | {"ratio": found["xla"] / found["cpu_native"]}
+    report("cpu_kernels.py", argv, result, args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

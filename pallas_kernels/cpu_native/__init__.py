@@ -1,0 +1,5 @@
+"""Our own C++ for CPUs, as custom calls of XLA: products of a few rows, and attention of decode steps."""
+
+from palladio.pallas_kernels.cpu_native.library import NativeError, load
+
+__all__ = ["NativeError", "load"]

@@ -1,0 +1,105 @@
+// The custom calls of XLA that a CPU computes by code of ours: products of a few rows, and attention of decode steps.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "attention.h"
+#include "chunks.h"
+#include "products.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace palladio {
+namespace {
+
+ffi::Error Unsupported() {
+  return ffi::Error(ffi::ErrorCode::kUnimplemented, "this CPU has no AVX2");
+}
+
+bool IsSupported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
+                             ffi::Result<ffi::BufferR2<ffi::F32>> y) {
+  if (!IsSupported()) return Unsupported();
+  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
+  if (w.dimensions()[1] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
+  const int64_t padded = (inputs + 31) / 32 * 32;
+  std::vector<uint16_t> rounded(rows * padded);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < inputs; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, x.typed_data() + r * inputs + i, 4);
+      const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // rounding up could make an infinity of it
+      rounded[r * padded + i] = is_nan ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    }
+  const Bfloat16Product product = {rounded.data(), reinterpret_cast<const uint16_t*>(w.typed_data()), y->typed_data(),
+                                   rows, inputs, padded, outputs};
+  Run(pool, Chunked(product, 2 * inputs, kOutputs));
+  return ffi::Error::Success();
+}
+
+ffi::Error RowsTimesInt8(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::S8> w,
+                         ffi::Result<ffi::BufferR2<ffi::F32>> y) {
+  if (!IsSupported()) return Unsupported();
+  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[1];
+  if (w.dimensions()[0] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
+  const Int8Product product = {x.typed_data(), w.typed_data(), y->typed_data(), rows, inputs, outputs};
+  Run(pool, Chunked(product, inputs, 16 * kVectors));
+  return ffi::Error::Success();
+}
+
+ffi::Error DecodeAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
+                           ffi::BufferR1<ffi::S32> query_start, ffi::BufferR1<ffi::S32> kv_len,
+                           ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::F32> sinks,
+                           ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap) {
+  if (!IsSupported()) return Unsupported();
+  Attention a;
+  a.q = q.typed_data();
+  a.pages = pages.typed_data();
+  a.query_start = query_start.typed_data();
+  a.kv_len = kv_len.typed_data();
+  a.table = table.typed_data();
+  a.sinks = sinks.dimensions()[0] ? sinks.typed_data() : nullptr;
+  a.out = out->typed_data();
+  a.B = q.dimensions()[0];
+  a.N = q.dimensions()[1];
+  a.H = q.dimensions()[2];
+  a.K = pages.dimensions()[1];
+  a.S = pages.dimensions()[2];
+  a.padded = pages.dimensions()[3] / 2;
+  a.width = table.dimensions()[1];
+  a.window = window;
+  a.soft_cap = soft_cap;
+  if (a.N % a.K || a.H > a.padded) return ffi::Error::InvalidArgument("queries and pages do not fit together");
+  AttendAll(pool, a);
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace palladio
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesBfloat16, palladio::RowsTimesBfloat16,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR2<ffi::BF16>>()
+                                  .Ret<ffi::BufferR2<ffi::F32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesInt8, palladio::RowsTimesInt8,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR2<ffi::S8>>()
+                                  .Ret<ffi::BufferR2<ffi::F32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioDecodeAttention, palladio::DecodeAttention,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Ret<ffi::BufferR3<ffi::F32>>()
+                                  .Attr<int64_t>("window")
+                                  .Attr<float>("soft_cap"));
