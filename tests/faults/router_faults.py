@@ -70,6 +70,14 @@ ROUTER_FAULTS = (
         _EVENTS,
     ),
     Fault(
+        "routers hear of exchanged weights at the next step only",
+        "runtime/scheduling/tree_events.py",
+        """            self._pending = [AllBlocksCleared()]
+            self.send()""",
+        """            self._pending = [AllBlocksCleared()]""",
+        ("tests/runtime/core/test_weight_updates.py",),
+    ),
+    Fault(
         "batches that were dropped cannot be replayed",
         "runtime/process/event_publisher.py",
         "if number >= first:",

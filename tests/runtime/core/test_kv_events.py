@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import zmq
 
+from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.core.kv_events import open_events
+from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.scheduling.tree_events import TreeEvents
 from tests.runtime.kv_consumer import Consumer
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
@@ -42,10 +46,19 @@ class Subscriber:
 
 
 @pytest.fixture
-def core(tiny: TinyEngine) -> Iterator[EngineCore]:
-    core = tiny.core(kv_events_config=CONFIG, max_total_tokens=64)
-    yield core
-    core.close()
+def core(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineCore]:
+    """Is not closed itself: others have the same compiler of grammars."""
+    opened: list[TreeEvents | None] = []
+
+    def keep(config: EngineConfig, num_ranks: int, page_size: int) -> list[TreeEvents | None]:
+        opened.extend(open_events(config, num_ranks, page_size))
+        return opened
+
+    monkeypatch.setattr(startup, "open_events", keep)
+    yield tiny.core(kv_events_config=CONFIG, max_total_tokens=64)
+    for events in opened:
+        assert events is not None
+        events.close()
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import zmq
 from safetensors.numpy import load_file, save_file
 
 from palladio.model.kv_cache import CacheLayout
@@ -31,6 +32,7 @@ FLAGS: dict[str, Any] = {
 }
 PROMPTS = {f"{length}": random_prompt(length) for length in (3, 9, 40)}
 LONG = {"max_tokens": 12}
+EVENTS = "inproc://kv-events-of-updated-weights"
 
 
 Change = Callable[[dict[str, np.ndarray]], None]
@@ -58,8 +60,12 @@ def second(first: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def core(first: Path) -> EngineCore:
-    return create_core(first, **FLAGS)
+def core(first: Path) -> Iterator[EngineCore]:
+    core = create_core(first, **FLAGS, kv_events_config=json.dumps({"publisher": "zmq", "endpoint": EVENTS}))
+    yield core
+    core.close()
+    with zmq.Context.instance().socket(zmq.PUB) as other:
+        other.bind(EVENTS)  # or the closed engine has it still
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +99,10 @@ def test_an_update_gives_the_tokens_of_a_start_without_a_compile(core, second, e
     assert expected["first"] != expected["second"]
     assert generate(core, PROMPTS, **LONG) == expected["first"]
     assert core.stats().total.num_cached_tokens > 0
+    num_batches = core.stats().total.num_event_batches
     assert steer(core, UpdateWeights(1, str(second))) == ControlReply(1, ok=True)
     assert core.stats().total.num_cached_tokens == 0, "keys and values of the old weights"
+    assert core.stats().total.num_event_batches == num_batches + 1, "subscribers wait for a step to hear of it"
     assert generate(core, PROMPTS, **LONG) == expected["second"]
     stats = core.stats()
     assert (len(stats.compile.programs), stats.num_compiles_after_ready) == (num_programs, 0)
