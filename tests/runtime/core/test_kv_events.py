@@ -11,9 +11,10 @@ from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.kv_events import open_events
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.scheduling.tree_events import TreeEvents
-from tests.runtime.kv_consumer import Consumer
+from tests.runtime.kv_consumer import DECODER, Consumer
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ENDPOINT = "inproc://kv-events-of-the-tiny-engine"
@@ -110,3 +111,23 @@ def test_no_one_watches_steps_where_nothing_is_published(tiny: TinyEngine) -> No
     assert core.stats().total.num_event_batches == 0
     ask(core, random_prompt(8))
     assert core.stats().total.num_event_batches == 0
+
+
+def test_each_rank_has_a_publisher_or_none_has() -> None:
+    config = EngineConfig.from_flags({"model_path": "m", "dp_size": 2, "kv_events_config": CONFIG})
+    with zmq.Context.instance().socket(zmq.SUB) as second:
+        second.bind(f"{ENDPOINT}_dp1")
+        with pytest.raises(ConfigError, match=f"endpoint '{ENDPOINT}_dp1' cannot be used: Address already in use"):
+            open_events(config, 2, PAGE)
+    opened = open_events(config, 2, PAGE)
+    with zmq.Context.instance().socket(zmq.SUB) as second:
+        second.subscribe("kv@")
+        second.connect(f"{ENDPOINT}_dp1")
+        for events in opened:
+            assert events is not None
+            events.send()
+        assert second.poll(20_000)
+        assert DECODER.decode(second.recv_multipart()[2]).data_parallel_rank == 1
+    for events in opened:
+        assert events is not None
+        events.close()
