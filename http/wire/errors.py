@@ -258,7 +258,7 @@ def route_path(scope: Scope) -> str:
     """The path without the prefix that a reverse proxy has left on, as the router takes it."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
-    return path[len(prefix) :] or "/" if prefix and (path + "/").startswith(prefix + "/") else path
+    return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
 NoteError = Callable[[Scope, ErrorBody], None]  # is told of a request and the error that it is answered with

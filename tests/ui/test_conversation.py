@@ -195,7 +195,7 @@ def test_thoughts_are_folded_and_tools_are_answered(chat: Chat, actor: Actor) ->
     chat.say("Weather?")
     assert not page.locator(".thinking-text").is_visible()
     page.click(".thinking summary")
-    assert page.locator(".thinking-text").inner_text().strip() == "I ask."
+    chat.wait("document.querySelector('.thinking-text').innerText.trim() === 'I ask.'")
     assert page.locator(".call-name").inner_text() == "get_weather"
     actor.reply = "It rains."
     page.fill(".call-result textarea", "rain, 12 degrees")
