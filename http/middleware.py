@@ -26,7 +26,7 @@ _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 class RequestMiddleware:
     """The outermost layer.
 
-    - `root_path`: the prefix that a reverse proxy strips off; paths work with and without it.
+    - `root_path`: the prefix that a reverse proxy strips off; paths work with and without it, and it alone is the root.
     - `X-Request-Id` goes back as it came, or newly made; `request.state.request_id` is always a new one, because
       proxies send the same id with several requests, and an engine request needs its own.
     - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
@@ -46,6 +46,8 @@ class RequestMiddleware:
             return
         if self._root_path:
             scope["root_path"] = self._root_path
+            if scope["path"] == self._root_path:
+                scope["path"] += "/"
         generated = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = generated
         given = Headers(scope=scope).get("x-request-id", "")

@@ -25,7 +25,7 @@ def pages_router(config: HttpConfig) -> APIRouter:
     async def root(request: Request) -> Response:
         """The chat page for browsers; a line of text for clients that look here whether there is a server."""
         page = pages.get("/")
-        if page is not None and "text/html" in request.headers.get("accept", ""):
+        if page is not None and "text/html" in request.headers.get("accept", "").lower():
             return page.answer(request.headers)
         return Response("Palladio is running", media_type="text/plain", headers={"Vary": "Accept"})
 

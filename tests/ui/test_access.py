@@ -175,3 +175,30 @@ def test_the_engine_of_a_real_server_dies(embedded_model_server: Server, context
     assert len(chat.texts()[-1]) > 20
     assert chat.page.locator("article .error").count() == 0
     chat.check_harmless()
+
+
+@pytest.mark.parametrize("path", ["/llm", "/llm/", "/llm/dashboard"])
+def test_behind_a_prefix_the_skip_link_stays_on_the_page(open_chat: Open, path: str) -> None:
+    chat = open_chat(path, root_path="/llm")
+    chat.page.wait_for_selector(".skip", state="attached")
+    chat.wait("document.getElementById('model').textContent.includes('actor')")
+    chat.page.evaluate("window.isSame = true")
+    chat.page.focus(".skip")
+    chat.page.keyboard.press("Enter")
+    time.sleep(0.2)
+    assert chat.page.evaluate("window.isSame")
+    assert chat.page.evaluate("document.activeElement.id") == ("main" if path.endswith("dashboard") else "prompt")
+
+
+def test_a_browser_that_stores_nothing_has_a_page_too(open_chat: Open, context: Any) -> None:
+    refuse = "{ get() { throw new DOMException('denied', 'SecurityError'); } }"
+    names = ("sessionStorage", "localStorage", "indexedDB")
+    context.add_init_script(";".join(f"Object.defineProperty(window, '{name}', {refuse})" for name in names))
+    chat = open_chat().wait_ready()
+    assert "does not let the page store" in chat.page.locator(".notice").inner_text()
+    chat.say("hi")
+    assert chat.texts() == ["Hello, wörld 🎉!"]
+    chat.page.click("#new-chat")
+    chat.page.get_by_role("button", name="hi", exact=True).click()
+    chat.shows(["Hello, wörld 🎉!"])
+    chat.check_harmless()

@@ -119,7 +119,7 @@ def test_several_conversations_are_kept_exported_and_imported(chat: Chat, actor:
     entries = page.locator(".entry")
     assert entries.all_inner_texts() == ["About dogs", "About cats"]
     page.fill("#find", "cat")
-    assert entries.all_inner_texts() == ["About cats"]
+    chat.wait("[...document.querySelectorAll('.entry')].map((each) => each.innerText).join() === 'About cats'")
     entries.first.click()
     chat.shows(["About cats"], "user")
     page.fill("#find", "")
@@ -195,7 +195,7 @@ def test_thoughts_are_folded_and_tools_are_answered(chat: Chat, actor: Actor) ->
     chat.say("Weather?")
     assert not page.locator(".thinking-text").is_visible()
     page.click(".thinking summary")
-    assert page.locator(".thinking-text").inner_text().strip() == "I ask."
+    chat.wait("document.querySelector('.thinking-text').innerText.trim() === 'I ask.'")
     assert page.locator(".call-name").inner_text() == "get_weather"
     actor.reply = "It rains."
     page.fill(".call-result textarea", "rain, 12 degrees")
@@ -283,3 +283,33 @@ def test_a_full_browser_is_told_and_nothing_is_lost_at_once(chat: Chat) -> None:
     chat.say("hi")
     assert "no more room" in chat.page.locator(".notice").inner_text()
     assert chat.texts() == ["Hello, wörld 🎉!"]
+
+
+def test_another_tab_shows_what_this_one_has_added(chat: Chat, actor: Actor, context: Any) -> None:
+    """Also of the settings, and of a conversation that the other tab knows but has not opened, or has open."""
+    chat.say("One")
+    other = Chat.open(context, chat.url).wait_ready()
+    other.wait("document.querySelectorAll('.entry').length === 1")
+    actor.reply = "Second answer"
+    chat.say("Two")
+    chat.page.click("#open-settings")
+    chat.page.fill("[name=system]", "Be brief.")
+    chat.page.keyboard.press("Escape")
+    other.page.get_by_role("button", name="One", exact=True).click()
+    other.shows(["One", "Two"], "user")
+    other.wait("document.querySelector('.chip')?.innerText === 'System prompt'")
+    chat.say("Three")
+    other.shows(["One", "Two", "Three"], "user")
+    other.shows(["Hello, wörld 🎉!", "Second answer", "Second answer"])
+
+
+def test_a_full_browser_keeps_what_is_open(chat: Chat, context: Any) -> None:
+    """What could not be stored is not taken for deleted when another tab stores something."""
+    chat.page.evaluate(
+        "IDBObjectStore.prototype.put = () => { throw new DOMException('full', 'QuotaExceededError'); }; undefined"
+    )
+    chat.say("kept here")
+    other = Chat.open(context, chat.url).wait_ready()
+    other.say("elsewhere")
+    chat.wait("document.querySelectorAll('.entry').length === 2")
+    assert chat.texts("user") == ["kept here"]

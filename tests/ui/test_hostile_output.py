@@ -174,3 +174,34 @@ def test_a_conversation_and_the_whole_corpus_in_a_minute(open_chat: Open, actor:
     chat.wait_answered()
     assert chat.axe() == []
     chat.check_harmless()
+
+
+def import_text(chat: Chat, text: str) -> None:
+    chat.page.click("#open-settings")
+    with chat.page.expect_file_chooser() as chooser:
+        chat.page.get_by_role("button", name="Import", exact=True).click()
+    chooser.value.set_files({"name": "a.json", "mimeType": "application/json", "buffer": text.encode()})
+
+
+def exported(*messages: dict[str, object], **more: object) -> str:
+    return json.dumps({"format": "palladio.chat/1", "conversations": [{"messages": messages, **more}]})
+
+
+def test_broken_imports_are_read_or_refused_in_words(chat: Chat) -> None:
+    user = {"id": "1", "parent": None, "role": "user", "content": "hi", "created": 3}
+    answer = {"id": "2", "parent": "1", "role": "assistant", "content": "hello", "created": 2}
+    picture = {"name": "a.png", "type": "image/png", "url": "data:image/png;base64,A"}
+    import_text(chat, exported(user | {"files": [picture]}, answer))
+    chat.shows(["hello"])
+    settings = {"system": 5, "stop": 1, "schema": True, "tools": {}, "temperature": 0.5, "maxTokens": "9", "no": "x"}
+    import_text(chat, exported(answer, user | {"content": "of numbers"}, settings=settings))
+    chat.shows(["of numbers"], "user")
+    chat.say("more")
+    assert chat.page.locator("article .error").count() == 0
+    import_text(chat, exported(user | {"id": "1", "parent": "2"}, answer))
+    chat.page.wait_for_selector(".notice")
+    for broken in ("", "{", "[]", "null", '{"messages": [null]}', exported().replace("[{", "[null, {")):
+        chat.page.locator(".notice [aria-label=Dismiss]").last.click()
+        import_text(chat, broken)
+        assert "was not imported" in chat.page.locator(".notice").last.inner_text()
+    chat.check_harmless()

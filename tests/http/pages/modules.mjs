@@ -53,11 +53,18 @@ test("a tree keeps every branch", () => {
     { id: "c", parent: "b" },
     { id: "d", parent: "a" },
     { id: "lost", parent: "nowhere" },
+    { id: "g", parent: "f" },
+    { id: "h", parent: "g" },
+    { id: "f", parent: "e" },
+    { id: "e", parent: null }, // made when the clock had been set back
+    { id: "ring", parent: "ring" },
   ]);
-  assert.equal(tree.size, 4);
+  assert.equal(tree.size, 8);
+  assert.deepEqual(tree.path("h").map(({ id }) => id), ["e", "f", "g", "h"]);
   assert.deepEqual(tree.path("c").map(({ id }) => id), ["a", "b", "c"]);
   assert.deepEqual(tree.siblings("b"), ["b", "d"]);
-  assert.equal(tree.newestLeaf(), "d");
+  assert.equal(tree.newestLeaf(), "h");
+  assert.equal(tree.newestLeaf("a"), "d");
   assert.equal(tree.newestLeaf("b"), "c");
   assert.deepEqual(tree.remove("b").sort(), ["b", "c"]);
   assert.deepEqual(tree.siblings("d"), ["d"]);
@@ -83,14 +90,18 @@ test("an import is checked", () => {
   for (const text of ["", "{}", "[]", '{"format": "other"}', '[{"role": "robot"}]', '{"format": "palladio.chat/1", "conversations": [{}]}']) {
     assert.throws(() => readImport(text), ImportError, text);
   }
-  const evil = { id: "a", parent: null, role: "user", content: { toString: "x" }, onclick: "alert(1)", requestId: 5, files: [{ url: "data:text/html,x" }, { url: "data:image/svg+xml;base64,AAAA" }] };
+  const evil = { id: "a", parent: null, role: "user", content: { toString: "x" }, onclick: "alert(1)", requestId: 5, files: [{ url: "data:text/html,x" }, { url: "data:image/svg+xml;base64,AAAA" }, { url: "data:image/png;base64,AAAAA" }] };
   const text = `{"format": "palladio.chat/1", "conversations": [{"messages": [${JSON.stringify(evil)}], "settings": {"__proto__": {"a": 1}, "x": {"y": 1}, "seed": 3}}]}`;
   const [{ conversation, messages }] = readImport(text);
   assert.deepEqual(Object.keys(messages[0]).sort(), ["content", "conversation", "created", "files", "id", "parent", "role"]);
   assert.equal(messages[0].content, "");
   assert.deepEqual(messages[0].files, []);
-  assert.deepEqual(conversation.settings, { seed: 3 });
+  assert.deepEqual(conversation.settings, { seed: "3" }); // as its field has it
   assert.equal({}.a, undefined);
+  for (const parents of [["b", "a"], ["a", null]]) {
+    const ring = parents.map((parent, place) => ({ id: parents[0] === "a" ? "a" : "ab"[place], parent, role: "user", content: "x" }));
+    assert.throws(() => readImport(JSON.stringify({ format: "palladio.chat/1", conversations: [{ messages: ring }] })), ImportError);
+  }
   const [openai] = readImport('[{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}]');
   assert.equal(openai.conversation.settings.system, "s");
   assert.deepEqual(openai.messages.map(({ role, content }) => [role, content]), [["user", "hi"], ["assistant", ""]]);
@@ -104,7 +115,7 @@ test("settings become fields of the request", () => {
     { id: "c", role: "tool", content: "12", callId: "1" },
   ];
   const plain = bodyOf(path, {}, { model: "m" });
-  assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "record_timeline", "stream", "stream_options"]);
+  assert.deepEqual(Object.keys(plain).sort(), ["messages", "model", "record_timeline", "return_timings", "stream", "stream_options"]);
   assert.deepEqual(plain.messages.map(({ role }) => role), ["user", "assistant", "tool"]);
   assert.equal(plain.messages[0].content, "hi\n\nn.md:\n````\na ``` b\n````");
   assert.equal(plain.messages[1].reasoning_content, undefined);
@@ -135,6 +146,10 @@ test("chunks become a message", () => {
   assert.deepEqual(message.calls, [{ id: "1", name: "f", arguments: '{"x":1}' }]);
   assert.deepEqual(message.tokens, [["t", -1, []]]);
   assert.equal(speedOf(message), 1); // three tokens after the first, in three seconds
+  message.timing.last = 1001;
+  assert.equal(speedOf(message), null); // all came together
+  addChunk(message, { choices: [], timings: { decode: 0.5 } });
+  assert.equal(speedOf(message), 6); // by the server's clock
 });
 
 test("errors are told in words", () => {

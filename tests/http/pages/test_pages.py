@@ -89,7 +89,7 @@ def test_only_files_of_the_pages_are_served(serve: Serve, name: str) -> None:
 
 def test_behind_a_prefix_the_page_says_where_it_is(serve: Serve) -> None:
     url = serve(root_path="/llm/", api_key="k")
-    for path in ("/", "/llm/"):
+    for path in ("/", "/llm/", "/llm"):
         assert '<base href="/llm/">' in ask(url, path, **BROWSER).text
     assert ask(url, "/llm" + SCRIPT).content == ask(url, SCRIPT).content == page_files()["chat/main.js"].content
     assert "<base" not in page_files()["chat.html"].content.decode()

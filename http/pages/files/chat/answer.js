@@ -9,6 +9,7 @@ const MAX_TOKENS_KEPT = 5000; // whose probabilities a message keeps
 export function addChunk(message, chunk, now = performance.now()) {
   const choice = chunk.choices?.[0];
   if (chunk.usage) message.usage = { prompt_tokens: chunk.usage.prompt_tokens, completion_tokens: chunk.usage.completion_tokens };
+  if (chunk.timings) message.timing.decode = chunk.timings.decode;
   if (!choice) return;
   const { content, reasoning_content: thinking, tool_calls: calls } = choice.delta ?? {};
   if (thinking) {
@@ -46,12 +47,15 @@ function addTokens(message, entries) {
   }
 }
 
-/** Tokens a second since the first one; null: too few to tell. */
+const SHORT = 0.05; // seconds: what comes within so few was on its way together, and tells no speed
+
+/** Tokens a second since the first one, by the server's clock once it has told; null: too few to tell. */
 export function speedOf(message) {
-  const { first, last, events } = message.timing;
+  const { first, last, events, decode } = message.timing;
   const tokens = message.usage?.completion_tokens ?? events;
+  if (decode) return tokens > 1 ? (tokens - 1) / decode : null;
   const seconds = (last - first) / 1000;
-  return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null;
+  return tokens > 1 && seconds >= SHORT ? (tokens - 1) / seconds : null;
 }
 
 /**

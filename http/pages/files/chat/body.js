@@ -30,6 +30,7 @@ export function bodyOf(path, settings, { model, pictures = new Map(), continues 
     messages: [...(settings.system?.trim() ? [{ role: "system", content: settings.system }] : []), ...path.map((message) => wire(message, pictures))],
     stream: true,
     stream_options: { include_usage: true },
+    return_timings: true,
   };
   for (const [name, field] of Object.entries(NUMBERS)) {
     const value = settings[name];

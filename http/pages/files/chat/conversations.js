@@ -8,8 +8,8 @@ import { newId, titleOf, Tree } from "./tree.js";
 export class Conversations {
   /**
    * @param {object} store
-   * @param {{onChange: () => void, onTrouble: (words: string) => void, onGone: () => void}} told `onGone`: the open one
-   *   was deleted in another tab
+   * @param {{onChange: () => void, onTrouble: (words: string) => void, onGone: () => void, onMoved: () => void,
+   *   isBusy: (id: string) => boolean}} told `onGone`, `onMoved`: the open one was deleted or changed in another tab
    */
   constructor(store, told) {
     Object.assign(this, { store, ...told });
@@ -40,12 +40,31 @@ export class Conversations {
   async reload() {
     const found = await this.store.list();
     const known = new Map([...this.all, this.current].map((each) => [each.id, each])); // answers under way hold these
-    this.all = found.map((each) => (known.has(each.id) ? Object.assign(known.get(each.id), { title: each.title, updated: each.updated }) : each));
-    if (this.current.isNew || this.all.includes(this.current)) this.onChange();
-    else {
+    const ids = new Set(found.map(({ id }) => id));
+    const unstored = this.all.filter(({ id, isUnstored }) => isUnstored && !ids.has(id)); // there was no room
+    this.all = [...unstored, ...found.map((each) => known.get(each.id) ?? each)];
+    if (!this.current.isNew && !this.all.includes(this.current)) {
       this.current.isGone = true;
       this.onGone();
+      return;
     }
+    for (const each of found) if (known.has(each.id)) await this.#adopt(each, known.get(each.id));
+    this.onChange();
+  }
+
+  /** Takes over what another tab has stored since; this tab's own answers and what it could not store go first. */
+  async #adopt(stored, mine) {
+    const isNewer = () => (stored.revision ?? 0) > (mine.revision ?? 0) && !mine.isUnstored;
+    if (!isNewer()) return;
+    Object.assign(mine, { title: stored.title, updated: stored.updated });
+    if (this.isBusy(mine.id)) return;
+    const tree = this.trees.get(mine.id);
+    const messages = tree ? await this.store.messages(mine.id) : [];
+    if (!isNewer() || this.isBusy(mine.id)) return;
+    Object.assign(mine, stored);
+    const isSame = (one, other) => one && one.content === other.content && one.finish === other.finish;
+    if (tree) this.trees.set(mine.id, new Tree(messages.map((each) => (isSame(tree.get(each.id), each) ? tree.get(each.id) : each))));
+    if (mine === this.current) this.onMoved();
   }
 
   /** @param {string|null} id null: a fresh one */
@@ -81,15 +100,18 @@ export class Conversations {
   async save(conversation, messages = [], { isQuiet = false } = {}) {
     if (conversation.isNew || conversation.isGone) return;
     conversation.updated = messages.length ? Date.now() : conversation.updated;
+    if (!isQuiet) conversation.revision = (conversation.revision ?? 0) + 1;
     if (messages.length && !isQuiet) this.all = [conversation, ...this.all.filter((each) => each !== conversation)];
     try {
       if (messages.length) await this.store.putMessages(messages.map(({ timing: _timing, ...kept }) => kept));
       if (!isQuiet) {
-        await this.store.putConversation(conversation);
+        const { isUnstored: _isUnstored, ...kept } = conversation;
+        await this.store.putConversation(kept);
         this.channel?.postMessage("changed");
       }
     } catch (error) {
       if (!(error instanceof StoreError)) throw error;
+      conversation.isUnstored = true;
       this.onTrouble(error.message);
     }
     if (!isQuiet) this.onChange();
@@ -143,18 +165,20 @@ export class Conversations {
       this.onTrouble(`This browser keeps ${MAX_CONVERSATIONS} conversations; the file has too many. Delete some first.`);
       return 0;
     }
+    let number = 0;
     try {
       for (const { conversation, messages } of found) {
         await this.store.putMessages(withBlobs(messages).map((message, order) => ({ ...message, order })));
         await this.store.putConversation(conversation);
+        number += 1;
       }
     } catch (error) {
       if (!(error instanceof StoreError)) throw error;
       this.onTrouble(error.message);
     }
     await this.reload();
-    if (found.length) await this.open(found[0].conversation.id);
+    if (number) await this.open(found[0].conversation.id);
     this.channel?.postMessage("changed");
-    return found.length;
+    return number;
   }
 }

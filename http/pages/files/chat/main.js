@@ -1,7 +1,7 @@
 // The chat page: puts its parts together.
 
 import { apiKey, ApiError, onKeyNeeded, setApiKey } from "../shared/api.js";
-import { download, el, icon } from "../shared/dom.js";
+import { download, el, icon, wireSkipLink } from "../shared/dom.js";
 import { Announcer } from "./announcer.js";
 import { Answers } from "./answers.js";
 import { speedOf } from "./answer.js";
@@ -12,7 +12,7 @@ import { MessageActions } from "./message_actions.js";
 import { Server } from "./server.js";
 import { openSettings } from "./settings_view.js";
 import { Sidebar } from "./sidebar.js";
-import { openStore, preferences } from "./store.js";
+import { lastOpen, openStore, preferences } from "./store.js";
 import { Theme } from "./theme.js";
 import { Thread } from "./thread.js";
 import { ImportError, MAX_IMPORT } from "./transfer.js";
@@ -37,7 +37,7 @@ class ChatPage {
     this.model = byId("model");
     this.announcer = new Announcer(byId("announcer"));
     this.server = new Server((state) => this.#stateChanged(state));
-    this.conversations = new Conversations(store, { onChange: () => this.#drawList(), onTrouble: (words) => notice(words), onGone: () => this.#gone() });
+    this.conversations = new Conversations(store, { onChange: () => this.#drawList(), onTrouble: (words) => notice(words), onGone: () => this.#gone(), onMoved: () => this.#moved(), isBusy: (id) => this.answers.isBusy(id) });
     this.answers = new Answers(this.conversations, this.server, {
       onBegin: (run) => this.#began(run),
       onFrame: (run, now) => this.#frame(run, now),
@@ -61,6 +61,7 @@ class ChatPage {
     });
     this.actions = new MessageActions(this);
     this.#wire(byId);
+    wireSkipLink();
     this.store = store;
   }
 
@@ -83,7 +84,7 @@ class ChatPage {
   async start() {
     if (!this.store.isLasting) notice("This browser does not let the page store conversations. They are lost when the tab closes.");
     await this.conversations.reload();
-    const last = sessionStorage.getItem("palladio.open");
+    const last = lastOpen.read();
     await this.open(this.conversations.all.some(({ id }) => id === last) ? last : null);
     await this.loadServer();
   }
@@ -182,8 +183,7 @@ class ChatPage {
     }
     const { current } = this.conversations;
     if (current.id !== from) this.composer.swap(from, current.id);
-    if (current.isNew) sessionStorage.removeItem("palladio.open");
-    else sessionStorage.setItem("palladio.open", current.id);
+    lastOpen.write(current.isNew ? null : current.id);
     this.thread.clear();
     this.show();
     if (this.server.models.length) this.#drawModels();
@@ -210,7 +210,7 @@ class ChatPage {
     const { current } = this.conversations;
     if (this.answers.isBusy(current.id)) return;
     const message = await this.conversations.add({ role: "assistant", parent, model: this.model.value });
-    sessionStorage.setItem("palladio.open", current.id);
+    lastOpen.write(current.id);
     await this.answers.run(current, message);
   }
 
@@ -285,6 +285,12 @@ class ChatPage {
     this.answers.stop(current.id);
     notice(`“${current.title}” was deleted in another tab.`);
     this.open(null);
+  }
+
+  #moved() {
+    this.show();
+    this.#drawModels();
+    this.thread.follow();
   }
 
   async #export(chosen, name) {

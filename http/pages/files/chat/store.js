@@ -121,21 +121,46 @@ export async function openStore() {
   }
 }
 
+let unstored = {}; // preferences, where the browser stores nothing: they hold until the page is closed
+
 /** Small settings of the page, in localStorage: the theme, and how the next conversation begins. */
 export const preferences = {
   read() {
     try {
       const found = JSON.parse(localStorage.getItem("palladio.preferences") ?? "{}");
-      return found && typeof found === "object" ? found : {};
+      return found && typeof found === "object" ? { ...found, ...unstored } : unstored;
     } catch {
-      return {};
+      return unstored;
     }
   },
   write(changes) {
+    const all = { ...preferences.read(), ...changes };
     try {
-      localStorage.setItem("palladio.preferences", JSON.stringify({ ...preferences.read(), ...changes }));
+      localStorage.setItem("palladio.preferences", JSON.stringify(all));
+      unstored = {};
     } catch {
-      // they hold until the page is closed
+      unstored = all;
+    }
+  },
+};
+
+const OPEN = "palladio.open"; // in sessionStorage: each tab has its own
+
+/** The id of the conversation that this tab shows again after a reload; null: none. */
+export const lastOpen = {
+  read() {
+    try {
+      return sessionStorage.getItem(OPEN);
+    } catch {
+      return null;
+    }
+  },
+  write(id) {
+    try {
+      if (id === null) sessionStorage.removeItem(OPEN);
+      else sessionStorage.setItem(OPEN, id);
+    } catch {
+      // a reload then begins a new conversation
     }
   },
 };

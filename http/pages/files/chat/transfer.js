@@ -1,6 +1,6 @@
 // Conversations as a file, and back. What is read may come from anywhere: it is checked, and only known fields are kept.
 
-import { newId, titleOf } from "./tree.js";
+import { newId, titleOf, Tree } from "./tree.js";
 
 export const FORMAT = "palladio.chat/1";
 export const MAX_IMPORT = 256 << 20; // bytes of a file
@@ -44,6 +44,7 @@ function ofExport(given, position) {
   const ids = new Map(given.messages.map((each) => [each?.id, newId()]));
   const messages = given.messages.filter((each) => ROLES.has(each?.role)).map((each) => cleaned(each, id, ids));
   if (messages.length !== given.messages.length) throw new ImportError(`Conversation ${position + 1} has a message of an unknown role.`);
+  if (new Tree(messages).size !== messages.length) throw new ImportError(`Conversation ${position + 1} has messages with the same id, or that follow each other in a ring.`);
   const conversation = {
     id,
     title: string(given.title, 200) || "Imported conversation",
@@ -84,9 +85,11 @@ const cleanCall = (call) => ({ id: string(call?.id), name: string(call?.name), a
 function cleanFile(file) {
   const known = { name: string(file?.name, 200) || "file", type: string(file?.type, 100), size: number(file?.size) ?? 0 };
   if (typeof file?.text === "string") return { ...known, text: file.text };
-  if (typeof file?.url === "string" && /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(file.url)) return { ...known, url: file.url };
+  if (typeof file?.url === "string" && isPicture(file.url)) return { ...known, url: file.url };
   return null;
 }
+
+const isPicture = (url) => /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/.test(url) && (url.length - url.indexOf(",") - 1) % 4 === 0;
 
 function ofList(list) {
   const id = newId();
@@ -122,8 +125,8 @@ const textOf = (parts) => (Array.isArray(parts) ? parts.map((part) => string(par
 const string = (value, limit = Infinity) => (typeof value === "string" ? value.slice(0, limit) : "");
 const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
-/** Strings, numbers, booleans and nothing deeper: the settings of a conversation. */
+/** The settings of a conversation: all are strings, as their fields have them. */
 function plain(settings) {
   const known = Object.entries(settings && typeof settings === "object" ? settings : {});
-  return Object.fromEntries(known.filter(([name, value]) => name !== "__proto__" && ["string", "number", "boolean"].includes(typeof value)));
+  return Object.fromEntries(known.filter(([name, value]) => name !== "__proto__" && ["string", "number"].includes(typeof value)).map(([name, value]) => [name, String(value)]));
 }

@@ -9,11 +9,26 @@ export const newId = () => `${Date.now().toString(36)}-${Math.random().toString(
  * `speed`, `model`, `error`, `tokens`, `explanation`; `callId`, `name`.
  */
 export class Tree {
-  /** @param {Iterable<object>} messages in the order in which they were made; those without their parent are left out */
+  /**
+   * @param {Iterable<object>} messages in the order in which they were made, or nearly, since clocks are set back; those
+   *   that nothing ties to a first message are left out
+   */
   constructor(messages = []) {
     this.byId = new Map();
     this.children = new Map([[null, []]]);
-    for (const message of messages) this.add(message);
+    const early = new Map(); // parent → messages that came before it
+    for (const message of messages) {
+      const open = [message];
+      while (open.length) {
+        const next = open.pop();
+        if (this.children.has(next.parent)) {
+          this.add(next);
+          open.push(...(early.get(next.id) ?? []).reverse());
+          early.delete(next.id);
+        } else if (early.has(next.parent)) early.get(next.parent).push(next);
+        else early.set(next.parent, [next]);
+      }
+    }
   }
 
   add(message) {

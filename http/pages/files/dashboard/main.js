@@ -3,7 +3,7 @@
 import { askText, confirmed, notice } from "../chat/dialogs.js";
 import { preferences } from "../chat/store.js";
 import { ApiError, ask, onKeyNeeded, setApiKey } from "../shared/api.js";
-import { count, el, icon } from "../shared/dom.js";
+import { count, el, icon, wireSkipLink } from "../shared/dom.js";
 import { Chart } from "./chart.js";
 import { duration, percent, seconds, short, whole } from "./format.js";
 import { PageMapView } from "./page_map.js";
@@ -70,6 +70,7 @@ class Dashboard {
     $("pause").addEventListener("click", () => this.#pause());
     $("theme").addEventListener("click", () => this.#turnTheme());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#theme());
+    wireSkipLink();
     this.#theme();
     this.#pause(false);
   }

@@ -74,3 +74,12 @@ export function download(name, text, type = "application/json") {
 
 /** `1,234` in the reader's way. */
 export const count = (value) => Number(value).toLocaleString();
+
+/** The link that skips to what matters moves the focus itself: with a <base>, its address may be another page's. */
+export function wireSkipLink() {
+  const link = document.querySelector(".skip");
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    document.querySelector(link.hash).focus();
+  });
+}
