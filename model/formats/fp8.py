@@ -22,6 +22,7 @@ from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 
 FLOAT8 = "F8_E4M3"
+_E4M3 = ("e4m3", "float8_e4m3fn")  # DeepSeek's name and MiniMax's
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 _OF_ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub")  # static; activations keep their bits
 
@@ -48,7 +49,10 @@ class Fp8(StoredFormat):
         Raises:
             ConfigError: it says something unsupported.
         """
-        keys.require("fmt", "e4m3", default="e4m3")
+        if (name := keys.values.get("fmt")) not in (None, *_E4M3):
+            raise ConfigError(
+                f"quantization_config.fmt: {shown(name)} is not supported; only {' and '.join(map(repr, _E4M3))}"
+            )
         scheme = keys.values.get("activation_scheme", "dynamic")
         if scheme not in ("dynamic", "static"):
             raise ConfigError(

@@ -29,6 +29,7 @@ from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, write_json
 
 FILE = "model.safetensors"
+PROJECTIONS = ("proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
 Tensors = dict[str, Any]
 
 
@@ -52,11 +53,11 @@ def to_fp8(path: Path, form: str, keep: Callable[[str], bool] = lambda name: Fal
     `path`/wide.
 
     Args:
-        form: tensor, row or block (of 32 × 16).
+        form: tensor, row or block (of 32 × 16, stated as MiniMax-M2 does).
     """
     stored = load_file(path / FILE)
     wide, rng = dict(stored), np.random.default_rng(3)
-    for name in [name for name in stored if name.endswith("proj.weight") and not keep(name)]:
+    for name in [name for name in stored if name.endswith(PROJECTIONS) and not keep(name)]:
         matrix = stored[name]
         rows, columns = {"tensor": matrix.shape, "row": (1, matrix.shape[1]), "block": (32, 16)}[form]
         grid = (-(-matrix.shape[0] // rows), -(-matrix.shape[1] // columns))
@@ -70,7 +71,10 @@ def to_fp8(path: Path, form: str, keep: Callable[[str], bool] = lambda name: Fal
     (path / "wide").mkdir()
     write_json(path / "wide" / "config.json", config)
     save_file(wide, path / "wide" / FILE)
-    quantization = {"quant_method": "fp8", "weight_block_size": [32, 16] if form == "block" else None}
+    quantization = {"quant_method": "fp8", "weight_block_size": None}
+    if form == "block":
+        plain = ["gate", "e_score_correction_bias", "lm_head"]
+        quantization |= {"weight_block_size": [32, 16], "fmt": "float8_e4m3fn", "modules_to_not_convert": plain}
     write_json(path / "config.json", config | {"quantization_config": quantization})
 
 
@@ -150,7 +154,8 @@ def test_other_kinds_are_made_while_loading(quantization: str, kind: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("family", "form"), [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block"), ("deepseek_v3", "block")]
+    ("family", "form"),
+    [("qwen2", "tensor"), ("glm4", "row"), ("qwen3_moe", "block"), ("deepseek_v3", "block"), ("minimax_m2", "block")],
 )
 def test_float8_stays_float8(family: str, form: str, tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, family)

@@ -57,6 +57,13 @@ GPT_OSS = COMMON | {
     "max_position_embeddings": 131072,
     "quantization_config": {"quant_method": "mxfp4"},
 }
+MINIMAX_FP8 = {
+    "activation_scheme": "dynamic",
+    "fmt": "float8_e4m3fn",
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"],
+}
 GLM = COMMON | {
     "architectures": ["Glm4MoeForCausalLM"],
     "model_type": "glm4_moe",
@@ -169,7 +176,7 @@ MODELS = {
             "qk_norm_type": "per_layer",
         }
         | {"num_local_experts": 256, "num_experts_per_tok": 8, "scoring_func": "sigmoid", "use_routing_bias": True}
-        | {"max_position_embeddings": 196608, "rope_theta": 5e6},
+        | {"max_position_embeddings": 196608, "rope_theta": 5e6, "quantization_config": MINIMAX_FP8},
         229,
         "tpu7x-8",
         over(8, 8),
