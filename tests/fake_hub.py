@@ -156,6 +156,7 @@ def use_hub(hub: FakeHub, cache: str, monkeypatch: pytest.MonkeyPatch, *, child:
     """
     if not child:
         monkeypatch.setattr(hub_download, "fetch", _fetch_here)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # of the child; whatever tests of servers have set
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)

@@ -42,7 +42,7 @@ def test_a_long_prompt_beside_a_short_one(tiny: TinyEngine) -> None:
     records = check(collector, "long")
     assert kinds(records) == ["handover", "queued", "prefill", "decode"]
     assert 2.0 <= records[0].seconds < 2.0 + time.time() - begun
-    assert records[-1].end < 2.0 + time.time() - begun
+    assert records[-1].end < 2.0 + time.time() - begun + 0.1  # two clocks, read one after the other
     chunks, decodes = records[2:5], records[5:]
     assert [(chunk.tokens, chunk.rows, chunk.bucket) for chunk in chunks] == [(64, 64, 64), (64, 64, 64), (22, 27, 64)]
     assert [chunk.new_tokens for chunk in chunks] == [0, 0, 1]
