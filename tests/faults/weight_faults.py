@@ -50,6 +50,20 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
+        "spans of one request are joined as if they had one peak",
+        "pallas_kernels/cpu_native/attention.h",
+        "const float weight = std::exp(state[r] - peak);",
+        "const float weight = 1.0f;",
+        ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
+        "a window's first key is one too early",
+        "pallas_kernels/cpu_native/attention.h",
+        "std::max<int64_t>(0, last - a.window)",
+        "std::max<int64_t>(0, last - a.window - 1)",
+        ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
         "native kernels are used without the library",
         "pallas_kernels/narrow_matmul/config.py",
         "return found if target.is_native else dataclasses.replace(found, native_rows=0)",

@@ -46,7 +46,7 @@ CURL = {
     UPDATE: r'\{"success":true,.*"message":"Succeeded to update model weights\.".*\}',
     ("docs/api/chat.md", "Chat completions"): CHAT,
     ("docs/api/chat.md", "Completions"): r'\{"id":.*"text":".+',
-    ("docs/api/chat.md", "Streams"): r"(?s)(data: \{.+\}\n\n){5,}data: \[DONE\]\n\n",
+    ("docs/api/chat.md", "Streams"): r"(?s)(data: \{.+\}\n\n){2,}data: \[DONE\]\n\n",
     ("docs/api/responses.md", "Responses"): r'\{"id":"resp_.*"output_text".*',
     ("docs/api/anthropic.md", "Anthropic's messages"): r'\{"id":"msg_.*"text":".+',
     ("docs/api/ollama.md", "Ollama"): r'\{"model":.*"content":".+',

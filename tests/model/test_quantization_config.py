@@ -84,7 +84,7 @@ def test_kinds_by_module() -> None:
         ("int4,lm_head=int3", "lm_head=int3 must be MODULE=KIND"),
         ("int4,re:(=int8", r"re:\( is not a regular expression"),
         ("awq,lm_head=int8", "kinds of modules go with one of int8, .* not awq"),
-        ("int4,nothing=int8", "nothing names no module that can be quantized"),
+        ("int4,nothing=int8", "nothing matches no module that can be quantized"),
         ("int4,k_proj=int8", r"q_proj, model\.layers\.0\.self_attn\.k_proj, .* are one projection here"),
     ],
 )

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,8 +85,10 @@ def test_attention_of_a_decode_step(case: Case) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-def test_long_requests_are_cut_into_spans() -> None:
-    case = Case("spans", ((2100, 1), (1023, 1), (1024, 1)), "decode", num_heads=20, num_kv_heads=1, table_width=140)
+@pytest.mark.parametrize("traits", [{}, {"window": 1100, "sinks": True, "soft_cap": 5.0}], ids=["plain", "all traits"])
+def test_long_requests_are_cut_into_spans(traits: dict[str, Any]) -> None:
+    lengths = ((2100, 1), (1023, 1), (1024, 1))
+    case = Case("spans", lengths, "decode", num_heads=20, num_kv_heads=1, table_width=140, **traits)
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)

@@ -42,3 +42,17 @@ def test_weights_are_exchanged_as_they_lie(tmp_path: Path, caplog: pytest.LogCap
     assert (outputs, reply.ok) == ([], True)
     after = generate(core, PROMPTS, max_tokens=6)
     assert before != after == generate(core_of(second), PROMPTS, max_tokens=6)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, library.COMPILERS)), reason="needs a C++ compiler")
+def test_attention_by_our_own_code_gives_the_tokens_of_xla(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a model whose layers have windows, sinks and experts, over pages of 4 tokens."""
+    folder = make_checkpoint(tmp_path, "gpt_oss")
+    few = {"max_running_requests": 2, "cuda_graph_bs": (2,), "compile": "lazy", "context_length": 64, "page_size": 4}
+    tokens = []
+    for backend in ("xla", "cpu_native"):
+        with caplog.at_level(logging.INFO, "palladio.engine"):
+            core = create_core(folder, load_format="auto", skip_tokenizer_init=True, attention_backend=backend, **few)
+        assert f"attention_backend={backend}" in caplog.text
+        tokens.append(generate(core, PROMPTS, max_tokens=24))
+    assert tokens[0] == tokens[1]
