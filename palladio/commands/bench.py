@@ -94,9 +94,7 @@ def bench(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:
-        print("stopped; what was measured so far:", file=sys.stderr)
-        run.finish([])
-        return 130
+        return run.stop()
     return run.finish(slos)
 
 
@@ -183,6 +181,15 @@ class _Bench:
         for error in figures["errors"]:
             print(f"    {error}", file=sys.stderr)
         return figures
+
+    def stop(self) -> int:
+        """After Ctrl-C: keeps what was measured, and leaves files alone if that is nothing; returns the exit code."""
+        if not self._levels:
+            print("stopped; nothing was measured yet", file=sys.stderr)
+            return 130
+        print("stopped; what was measured so far is above", file=sys.stderr)
+        self.finish([])
+        return 130
 
     def finish(self, slos: Sequence[Slo]) -> int:
         """Writes the files, says which load holds; returns the exit code."""

@@ -91,3 +91,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert "stopped; what was measured so far" in capsys.readouterr().err
     (level,) = json.loads(file.read_text())["levels"]
     assert (level["load"], level["requests"]) == (2.0, 4)
+    file.write_text("of an earlier run")
+    assert main(["bench", "--base-url", server.url, "--concurrency", "2", "--requests", "4", f"--json={file}"]) == 130
+    assert "stopped; nothing was measured yet" in capsys.readouterr().err
+    assert file.read_text() == "of an earlier run"
