@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         case "help" | "--help" | "-h" if rest[:1] and rest[0] in COMMANDS:
             return main([rest[0], "--help"])
+        case "help" | "--help" | "-h" if rest and rest[0] not in OTHERS:
+            print(_unknown(rest[0]), end="", file=sys.stderr)
+            return 2
         case "help" | "--help" | "-h":
             print(render_help(), end="")
             return 0

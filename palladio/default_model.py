@@ -14,6 +14,11 @@ DEFAULT_MODEL_ALIASES: Final = (DEFAULT_MODEL_NAME, "palladio-default", "default
 """What people may type in place of its directory."""
 
 
+def names_default_model(name: str) -> bool:
+    """Whether it is one of its names, and no directory here is called so."""
+    return name in DEFAULT_MODEL_ALIASES and not Path(name).exists()
+
+
 def default_model_path() -> Path:
     """Its directory, which --model-path takes as it takes any other."""
     return Path(__file__).resolve().with_name("default_checkpoint")

@@ -1,6 +1,6 @@
 """`python -m palladio.launch_server --model-path …`: from a command line to a serving process."""
 
-from palladio.early_signals import INTERRUPTED, end_at_once, raise_on_interrupt
+from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, end_at_once, raise_on_interrupt
 
 if __name__ == "__main__":
     end_at_once(0, 0)  # before what takes a second to import
@@ -94,10 +94,14 @@ def report_error(error: PalladioError) -> int:
 
 def run_worker(work: Callable[[], None]) -> int:
     """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 1 for any other failure that has
-    a message, 130 after Ctrl-C."""
+    a message, 130 after Ctrl-C, 141 if nobody reads its output any more."""
     raise_on_interrupt()
     try:
         work()
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read the output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:

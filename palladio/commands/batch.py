@@ -96,7 +96,8 @@ class _Work:
             ConfigError: there is nothing to read, or something that would be lost.
         """
         if not self.file.is_file():
-            hint = "FILE comes first: palladio batch FILE -o OUT" if str(self.file).startswith("-") else "no such file"
+            hint = "a directory" if self.file.is_dir() else "no such file"
+            hint = "FILE comes first: palladio batch FILE -o OUT" if str(self.file).startswith("-") else hint
             raise ConfigError(f"FILE {self.file}: {hint}")
         if self.output.exists() and not overwrite:
             raise ConfigError(f"-o {self.output} is there already: give another name, or --overwrite")
@@ -144,6 +145,7 @@ async def run_batch(work: _Work, requests: Requests, args: ServerArgs, engine: S
 async def _follow(offline: OfflineFile, begun: Batch, engine: ServableEngine) -> Batch:
     """Shows how far it is, until the batch has ended."""
     draws, last_line = sys.stderr.isatty(), time.monotonic()
+    goes_on = begun.status != "validating"  # a new one has that status
     columns, rows = shutil.get_terminal_size()
     bar: tqdm[Any] | None = None
     try:
@@ -156,7 +158,7 @@ async def _follow(offline: OfflineFile, begun: Batch, engine: ServableEngine) ->
                     *(), total=begun.total, initial=done, desc="Answering", unit=" lines", ncols=columns, nrows=rows,
                     disable=not draws,
                 )  # fmt: skip
-                if done:
+                if goes_on:
                     print(f"Going on: {done} of {begun.total} lines are done", file=sys.stderr, flush=True)
             if bar is not None:
                 bar.update(done - bar.n)

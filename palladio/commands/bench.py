@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import math
 import platform
 import shutil
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from palladio import __version__
-from palladio.commands.parsing import make_parser
+from palladio.commands.parsing import check_output, json_value, make_parser
 from palladio.http_client import HttpClient
 from palladio.launch_server import report_error
 from palladio.load.client import Answer, Target, ask, find_model
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     server.add_argument("--model", default="", help="(default: the first one of /v1/models)")
     server.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
     server.add_argument(
-        "--extra", type=json.loads, default={}, metavar="JSON", help="merged into each request; null removes a field"
+        "--extra", type=json_value, default={}, metavar="JSON", help="merged into each request; null removes a field"
     )
     load = found.add_argument_group("load")
     load.add_argument("--workload", choices=KINDS, default="sharegpt", help="(default: %(default)s)")
@@ -93,9 +94,7 @@ def bench(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:
-        print("stopped; what was measured so far:", file=sys.stderr)
-        run.finish([])
-        return 130
+        return run.stop()
     return run.finish(slos)
 
 
@@ -103,14 +102,26 @@ def _check(args: argparse.Namespace) -> None:
     if args.sweep and not args.slo:
         raise ConfigError("--sweep needs a promise to break: add --slo 'ttft:p99<500ms'")
     for name in ("prompt_tokens", "output_tokens", "requests", "limit"):
-        if vars(args)[name] is not None and vars(args)[name] <= 0:
-            raise ConfigError(f"--{name.replace('_', '-')} {vars(args)[name]} must be over 0")
-    if any(value <= 0 for value in (args.rate or args.concurrency or [1])):
-        raise ConfigError(f"--{'rate' if args.rate else 'concurrency'} must be over 0")
+        if vars(args)[name] is not None and not 0 < vars(args)[name] < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} {vars(args)[name]} must be over 0 and finite")
+    if not all(0 < value < math.inf for value in (args.rate or args.concurrency or [1])):
+        raise ConfigError(f"--{'rate' if args.rate else 'concurrency'} must be over 0 and finite")
+    if args.refine < 0:
+        raise ConfigError(f"--refine {args.refine} must be at least 0")
+    most = args.prompt_tokens - 1 if args.workload == "prefix" else math.inf
+    if args.shared_tokens is not None and not 0 <= args.shared_tokens <= most:
+        raise ConfigError(
+            f"--shared-tokens {args.shared_tokens} must be at least 0, and of prefix less than --prompt-tokens"
+        )
+    if args.dataset is not None and not args.dataset.is_file():
+        raise ConfigError(f"--dataset {args.dataset}: no such file")
     if not isinstance(args.extra, dict):
         raise ConfigError("--extra must be a JSON object")
+    if args.json is not None:
+        check_output("--json", args.json)
     if args.plot is not None:
         check_plot_path(args.plot)
+        check_output("--plot", args.plot)
 
 
 class _Bench:
@@ -121,7 +132,7 @@ class _Bench:
         key = args.api_key or environment.get("OPENAI_API_KEY")
         self._target = Target(args.base_url, args.model, args.endpoint, args.extra, key, exact=False)
         shared = args.prompt_tokens * 3 // 4 if args.shared_tokens is None else args.shared_tokens
-        shared = min(shared, args.prompt_tokens - 1) if args.workload == "prefix" else args.shared_tokens or 0
+        shared = shared if args.workload == "prefix" else args.shared_tokens or 0
         self._mix = Mix(args.workload, args.prompt_tokens, args.output_tokens, shared, args.dataset)
         self._levels: list[dict[str, Any]] = []
 
@@ -170,6 +181,15 @@ class _Bench:
         for error in figures["errors"]:
             print(f"    {error}", file=sys.stderr)
         return figures
+
+    def stop(self) -> int:
+        """After Ctrl-C: keeps what was measured, and leaves files alone if that is nothing; returns the exit code."""
+        if not self._levels:
+            print("stopped; nothing was measured yet", file=sys.stderr)
+            return 130
+        print("stopped; what was measured so far is above", file=sys.stderr)
+        self.finish([])
+        return 130
 
     def finish(self, slos: Sequence[Slo]) -> int:
         """Writes the files, says which load holds; returns the exit code."""

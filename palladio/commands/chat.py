@@ -86,6 +86,9 @@ def talk(
     loop = ChatLoop(connect, conversation, screen, is_alive)
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
+    if prompt is not None and not prompt.strip():
+        print("error: there is no message: give --prompt TEXT, or write one to standard input", file=sys.stderr)
+        return 2
     if prompt is not None:
         return loop.say(prompt)
     screen.note(f"Chat with {conversation.model}. /help lists commands, /bye ends.")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from palladio.child import run_module
 from palladio.commands.parsing import make_parser
+from palladio.default_model import default_model_path, names_default_model
 from palladio.model.errors import ConfigError
 from palladio.model.quantization_flag import QuantizationFlag
 
@@ -53,8 +54,9 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             QuantizationFlag.of(args.quantization)
         except ConfigError as error:
             found.error(str(error))
+    source = str(default_model_path()) if names_default_model(args.source) else args.source
     return run_module(
         "palladio.commands.convert_worker",
-        *(args.source, args.out, args.dtype, args.quantization),
+        *(source, args.out, args.dtype, args.quantization),
         environment={**environment, "JAX_PLATFORMS": "cpu"},
     )

@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -25,7 +26,9 @@ from palladio.commands.doctor_checks import (
 )
 from palladio.commands.parsing import make_parser
 from palladio.http_client import ClientError, HttpClient
+from palladio.launch_server import report_error
 from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub_download import hub_endpoint, is_offline
 
 _HUB_SECONDS = 10.0
@@ -56,6 +59,10 @@ def parser() -> argparse.ArgumentParser:
 def doctor(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command; returns its exit code."""
     args = parser().parse_args(argv)
+    try:
+        _check(args)
+    except ConfigError as error:
+        return report_error(error)
     findings = []
     for finding in _clean(_checks(args, environment), environment):
         findings.append(finding)
@@ -67,6 +74,13 @@ def doctor(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     if not args.json:
         print(f"\n{len(broken)} broken, {len(warned)} to look at" if broken or warned else "\nNothing is wrong.")
     return 1 if broken else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 0 <= args.port <= 65535:
+        raise ConfigError(f"--port must be in 0 … 65535, got {args.port}")
+    if not 0 < args.timeout < math.inf:
+        raise ConfigError(f"--timeout must be over 0 and finite, got {args.timeout:g}")
 
 
 def _checks(args: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from palladio.commands.lm_eval_tasks import add_task_flags, run_tasks
-from palladio.commands.parsing import make_parser
+from palladio.commands.lm_eval_tasks import TASK_FLAGS, add_task_flags, run_tasks
+from palladio.commands.parsing import check_output, make_parser
 from palladio.launch_server import gpu_memory, read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
@@ -19,6 +19,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 from palladio.runtime.process.process_transport import ProcessTransport
 
 USUAL_WINDOW = 2048  # tokens
+TEXT_FLAGS = ("window", "stride", "against")  # of --perplexity only
 AT_ONCE = 8  # windows that the engine has; it needs no more to be busy
 
 
@@ -75,6 +76,7 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     args, flags = parser().parse_known_args(argv)
     try:
+        _check(args)
         if args.tasks is not None:
             config = read_command(["--log-level=warning", *flags], environment, default_model=True).engine_config()
             return run_tasks(AsyncEngine(config, ProcessTransport(environment=gpu_memory(environment))), args)
@@ -116,6 +118,19 @@ def parser() -> argparse.ArgumentParser:
     text.add_argument("--against", metavar="FLAGS", help=help_of_against)
     add_task_flags(found)
     return found
+
+
+def _check(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        ConfigError: a flag is of the other kind of evaluation, or the file of results cannot be written.
+    """
+    others, kind = (TASK_FLAGS, "--tasks") if args.tasks is None else (TEXT_FLAGS, "--perplexity")
+    for name in others:
+        if vars(args)[name] not in (None, False):
+            raise ConfigError(f"--{name.replace('_', '-')} is a flag of {kind}: leave it out")
+    if args.json is not None:
+        check_output("--json", args.json)
 
 
 def _read(path: Path) -> str:
@@ -192,7 +207,7 @@ def _report(of: str, scores: Scores) -> None:
     bits = loss * count / math.log(2) / scores.num_bytes
     print(
         f"{of}perplexity {math.exp(loss):.6g} (loss {loss:.6f} nats a token, {bits:.4f} bits a byte; {count:,} tokens "
-        f"in {scores.num_windows:,} windows)",
+        f"in {scores.num_windows:,} window{'' if scores.num_windows == 1 else 's'})",
         flush=True,
     )
 

@@ -12,6 +12,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError
 
 _UNREADABLE: Final = ("samples", "config", "configs", "pretty_env_info")  # of the results: large, or not JSON
+TASK_FLAGS: Final = ("num_fewshot", "limit", "apply_chat_template", "include_path", "json")
 
 
 def add_task_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,14 @@
 """Parsers of the commands: each help has examples, and says what the exit codes mean."""
 
 import argparse
+import json
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palladio.runtime.interface.errors import ConfigError
 
 _WIDTH = 110  # characters of a line
 _USUAL = {0: "all went well", 1: "it failed", 2: "a wrong flag, name or file", 130: "Ctrl-C"}
@@ -46,6 +52,29 @@ def make_parser(
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), _WIDTH)
+
+
+def json_value(text: str) -> Any:
+    """The type of a flag whose value is JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+
+
+def check_output(flag: str, path: Path) -> None:
+    """Before the work whose results are written there.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} is a directory: give the name of a file")
+    if not folder.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no directory {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"{flag} {path} cannot be written: permission denied")
 
 
 def size(count: float) -> str:

@@ -7,10 +7,11 @@ from typing import Final
 
 from palladio.child import run_module
 from palladio.commands.parsing import make_parser
+from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.parallel_config import ParallelConfig
-from palladio.server_args import parse_server_args
+from palladio.server_args import names_model, parse_server_args
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run
     "JAX_PLATFORMS": "cpu",
@@ -63,6 +64,8 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
     try:
         words, topology, compiles = _own_flags(argv)
+        if not names_model(words):
+            words = [f"--model-path={DEFAULT_MODEL_NAME}", *words]
         args, gives_tp_size = parse_server_args(words).args, _gives_tp_size(words)
         if not gives_tp_size:  # it will be of the slice's size, which --ep-size has to divide, not 1
             args = dataclasses.replace(

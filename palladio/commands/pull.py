@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from palladio.commands.parsing import make_parser, size
+from palladio.default_model import names_default_model
 from palladio.launch_server import report_error
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
@@ -52,6 +53,8 @@ def pull(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             print(f"Downloading {size(listing.missing)} to {cache}", flush=True)
 
     try:
+        if names_default_model(args.model):
+            raise ConfigError(f"MODEL {args.model} is the embedded model, which is here: palladio serve {args.model}")
         if is_offline():
             print("HF_HUB_OFFLINE is set: the hub is not asked", flush=True)
         folder = pull_model(args.model, args.revision, args.download_dir, Told(display.update, on_listing))

@@ -51,7 +51,9 @@ async def test_answers_come_in_the_lines_order(work: batch._Work, tokenizer: Tok
     assert not work.state.exists()
 
 
-async def test_what_a_kill_has_left_is_done_and_nothing_twice(work: batch._Work, tokenizer: Tokenizer) -> None:
+async def test_what_a_kill_has_left_is_done_and_nothing_twice(
+    work: batch._Work, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (chat_line(number, max_tokens=1 if number < 6 else 400) for number in range(20))
     work.file.write_bytes(jsonl(lines))
     requests, first = Requests.read(work.file), FakeEngine(tokenizer, reply="word " * 500)
@@ -65,7 +67,9 @@ async def test_what_a_kill_has_left_is_done_and_nothing_twice(work: batch._Work,
     assert not work.output.exists()
     done = {call.request_id for call in first.calls if call.finished}
     second = FakeEngine(tokenizer, reply="word")
+    capsys.readouterr()
     ended = await run_batch(work, requests, ARGS, second)
+    assert "Going on: 6 of 20 lines are done" in capsys.readouterr().err
     assert ended.completed == 20
     assert ids(work.output) == [f"line-{number}" for number in range(20)]
     assert len(done) == 6
@@ -97,6 +101,7 @@ def test_exit_codes(
     told = capsys.readouterr()
     assert told.out.startswith("2 of 4 lines answered (")
     assert f"2 failed: {work.errors}" in told.err
+    assert "Going on" not in told.err, "it is a new batch"
     assert ids(work.output) == ["line-0", "line-2"]
     assert len(work.errors.read_text().splitlines()) == 2
     assert main(command) == 2

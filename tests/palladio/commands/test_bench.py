@@ -46,9 +46,22 @@ def test_exit_codes(server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFi
         (["--output-tokens", "0"], "--output-tokens 0 must be over 0"),
         (["--plot", "x.pdf"], "--plot x.pdf: the name must end with"),
         (["--extra", "[1]"], "--extra must be a JSON object"),
+        (["--rate", "nan"], "--rate must be over 0 and finite"),
+        (["--rate", "1", "inf"], "--rate must be over 0 and finite"),
+        (["--limit", "nan"], "--limit nan must be over 0 and finite"),
+        (["--refine", "-1"], "--refine -1 must be at least 0"),
+        (["--shared-tokens", "-5"], "--shared-tokens -5 must be at least 0"),
+        (["--workload=prefix", "--prompt-tokens=8", "--shared-tokens=8"], "--shared-tokens 8 must be at least 0, and"),
+        (["--dataset", "/nowhere.json"], "--dataset /nowhere.json: no such file"),
+        (["--plot", "/nowhere/x.svg"], "--plot /nowhere/x.svg: there is no directory /nowhere"),
+        (["--json", str(tmp_path)], f"--json {tmp_path} is a directory"),
     ):
         assert main([*usual, *words]) == 2
         assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert not server.keys, "wrong flags are told before the server is asked"
+    with pytest.raises(SystemExit, match="2"):
+        main([*usual, "--extra", "{"])
+    assert "argument --extra: '{' is not JSON: " in capsys.readouterr().err
     assert main([*usual, "--concurrency", "1", "--slo", "ttft:p50<0.0001ms"]) == 1
     assert "none of these loads is within" in capsys.readouterr().out
     server.status, server.body = 500, "broken"
@@ -78,3 +91,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert "stopped; what was measured so far" in capsys.readouterr().err
     (level,) = json.loads(file.read_text())["levels"]
     assert (level["load"], level["requests"]) == (2.0, 4)
+    file.write_text("of an earlier run")
+    assert main(["bench", "--base-url", server.url, "--concurrency", "2", "--requests", "4", f"--json={file}"]) == 130
+    assert "stopped; nothing was measured yet" in capsys.readouterr().err
+    assert file.read_text() == "of an earlier run"

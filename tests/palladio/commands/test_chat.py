@@ -37,6 +37,7 @@ def test_exit_codes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> N
     for words, message in (
         (["--set", "temperature"], "--set temperature: write NAME=VALUE"),
         (["--set", "heat=1"], "--set heat=1: there is no setting heat"),
+        (["--prompt", " "], "there is no message: give --prompt TEXT"),
         (["--base-url", "nonsense://"], "--base-url nonsense:// must be an address"),
     ):
         assert main([*usual, *words]) == 2

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from palladio import Engine
+from palladio.__main__ import main
+from palladio.commands import convert
+from palladio.default_model import default_model_path
 from tests.model.make_goldens import GOLDENS
 from tests.model.make_goldens import prompts as golden_prompts
 from tests.tiny_model import make_checkpoint
@@ -48,6 +51,18 @@ def test_a_converted_model_is_served_as_it_was(tmp_path: Path) -> None:
     assert (again.returncode, "is already a converted checkpoint" in again.stderr) == (2, True)
     same = run(str(source), str(source))
     assert (same.returncode, "is the model directory itself" in same.stderr) == (2, True)
+
+
+def test_a_name_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def note(module: str, *arguments: str, environment: object) -> int:
+        given.extend(arguments)
+        return 0
+
+    monkeypatch.setattr(convert, "run_module", note)
+    assert main(["convert", "default", "out"]) == 0
+    assert given[:2] == [str(default_model_path()), "out"]
 
 
 @pytest.mark.parametrize("words", [("/nowhere", "out"), ("only-one",), ("a", "b", "--dtype", "int3")])

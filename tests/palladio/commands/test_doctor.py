@@ -134,6 +134,12 @@ def test_the_command_and_its_exit_code(
     told = capsys.readouterr().out
     assert {finding["verdict"] for finding in json.loads(told)} <= {"ok", "warn"}
     assert "verysecret" not in told
+    for words, message in (
+        (["--port", "99999"], "--port must be in 0 … 65535, got 99999"),
+        (["--timeout", "0"], "--timeout must be over 0 and finite, got 0"),
+    ):
+        assert main(["doctor", *words]) == 2
+        assert capsys.readouterr().err == f"error: {message}\n"
     monkeypatch.setenv("PALLADIO_CACHE_DIR", str(tmp_path / "file" / "x"))
     (tmp_path / "file").touch()
     assert main(["doctor", "--port", "0"]) == 1

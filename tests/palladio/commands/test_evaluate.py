@@ -23,7 +23,7 @@ from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import CORPUS, build_tiny_tokenizer
 
 TEXT = "\n".join(CORPUS)
-SAID = re.compile(r"perplexity (\S+) \(loss (\S+) nats a token, (\S+) bits a byte; (\d+) tokens in (\d+) windows\)")
+SAID = re.compile(r"perplexity (\S+) \(loss (\S+) nats a token, (\S+) bits a byte; (\d+) tokens in (\d+) windows?\)")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,8 @@ def test_the_loss_is_transformers(told: Any, tmp_path: Path) -> None:
         (("--window=97",), "text", "--window 97 must be in 2 … 96 (--context-length)"),
         (("--window=8", "--stride=8"), "text", "--stride 8 must be in 1 … 7, less than --window"),
         ((), "nowhere", "--perplexity: cannot read"),
+        (("--limit=3",), "text", "--limit is a flag of --tasks: leave it out"),
+        (("--json=x",), "text", "--json is a flag of --tasks: leave it out"),
         (("--quantization=awq",), "text", "--quantization awq: the checkpoint is not quantized"),
     ],
 )

@@ -228,6 +228,13 @@ def test_as_a_user_types_it(tmp_path: Path) -> None:
     assert last == "  palladio serve --model-path ."
 
 
+def test_without_a_model_it_is_about_the_embedded_one(run: Run) -> None:
+    code, said, errors = run("--topology", "v6e-1")
+    assert (code, errors) == (0, "")
+    assert said.startswith("default_checkpoint (0.00 billion parameters")
+    assert "  palladio serve --model-path=palladio-default-v3" in said.splitlines()
+
+
 def test_a_converted_checkpoint_has_the_bits_that_it_was_converted_to(tmp_path: Path, run: Run) -> None:
     source = make_checkpoint(tmp_path / "source", "qwen3")
     published = ModelConfig.from_hf(*read_model_dir(source))

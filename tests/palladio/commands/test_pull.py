@@ -56,6 +56,8 @@ def test_exit_codes_of_pull(
 ) -> None:
     assert main(["pull", "org/modle"]) == 2
     assert f"{hub.url} has no such repository" in capsys.readouterr().err
+    assert main(["pull", "default"]) == 2
+    assert "error: MODEL default is the embedded model, which is here" in capsys.readouterr().err
     room = namedtuple("room", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room(9, 0, 1000))
     assert main(["pull", "org/model"]) == 2

@@ -48,6 +48,9 @@ def test_each_help_has_examples_and_exit_codes(
 def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
     assert capsys.readouterr().err.startswith("error: unknown command 'sevre'; did you mean serve?")
+    assert main(["help", "sevre"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown command 'sevre'; did you mean serve?")
+    assert main(["help", "version"]) == 0
     assert main(["--model-path", "m"]) == 2
     assert capsys.readouterr().err.startswith("error: --model-path: a command comes first, such as `palladio serve --m")
 
@@ -94,7 +97,12 @@ def bash_completion(request: pytest.FixtureRequest) -> str:
     return written[0]
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    command = f"{sys.executable} -m palladio list --json | true; echo ${{PIPESTATUS[0]}}"
+WORKER = """from palladio.launch_server import run_worker
+raise SystemExit(run_worker(lambda: print("x" * 100000)))"""
+
+
+@pytest.mark.parametrize("words", ["-m palladio list --json", f"-c '{WORKER}'"], ids=["command", "worker"])
+def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
+    command = f"{sys.executable} {words} | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("141\n", "")
