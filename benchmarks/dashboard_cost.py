@@ -28,6 +28,7 @@ from unittest import mock
 
 import numpy as np
 from metrics_cost import Load, Turn, turn
+from report import quartiles
 
 from palladio.default_model import default_model_path
 from palladio.http.app import create_app
@@ -166,12 +167,6 @@ async def measure(
         await engine.shutdown()
 
 
-def _summary(values: list[float]) -> dict[str, float]:
-    """The median of pairs of turns, which follow each other, and how far half of them lie apart."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": middle, "low": low, "high": high}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--streams", type=int, default=32)
@@ -197,10 +192,10 @@ def main() -> None:
             name: {field: statistics.median(getattr(one, field) for one in each) for field in FIELDS}
             for name, each in turns.items()
         },
-        "rate_ratio": _summary([one.rate / other.rate for one, other in pairs]),
-        "engine_cpu_ratio": _summary([one.engine / other.engine for one, other in pairs]),
-        "cpu_ratio": _summary([(one.front + one.engine) / (other.front + other.engine) for one, other in pairs]),
-        "cost": {name: _summary([cost / args.times for cost in costs]) for name, costs in added.items()},
+        "rate_ratio": quartiles([one.rate / other.rate for one, other in pairs]),
+        "engine_cpu_ratio": quartiles([one.engine / other.engine for one, other in pairs]),
+        "cpu_ratio": quartiles([(one.front + one.engine) / (other.front + other.engine) for one, other in pairs]),
+        "cost": {name: quartiles([cost / args.times for cost in costs]) for name, costs in added.items()},
         "questions": questions,
         "cpus": os.cpu_count(),
         "python": platform.python_version(),

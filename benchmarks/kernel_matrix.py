@@ -25,7 +25,7 @@ from typing import Any, Literal
 import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
-from aot_steps import Facts
+from hlo_facts import Facts
 from jax.sharding import NamedSharding, PartitionSpec
 from tpu_dump import dump_to, read_schedule, spill_slots
 

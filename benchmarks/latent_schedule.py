@@ -22,7 +22,7 @@ from typing import Any
 import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
-from aot_steps import Facts
+from hlo_facts import Facts
 from jax.sharding import NamedSharding, PartitionSpec
 from kernel_matrix import CHIPS, NUM_PAGES, TABLE_WIDTH
 from tpu_dump import dump_to, read_schedule, spill_slots

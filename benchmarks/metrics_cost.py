@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 import orjson
+from report import quartiles
 
 from palladio.default_model import default_model_path
 from palladio.http.app import create_app
@@ -183,12 +184,6 @@ async def measure(load: Load, num_turns: int) -> dict[str, list[Turn]]:
         await engine.shutdown()
 
 
-def _summary(values: list[float]) -> dict[str, float]:
-    """Of the pairs of turns, which follow each other: the median, and how far half of them lie apart."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": middle, "low": low, "high": high}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--streams", type=int, default=32)
@@ -208,10 +203,10 @@ def main() -> None:
             name: {field: statistics.median(getattr(one, field) for one in each) for field in fields}
             for name, each in turns.items()
         },
-        "rate_ratio": _summary([noted.rate / plain.rate for noted, plain in pairs]),
-        "added_front_us_per_token": _summary([noted.front - plain.front for noted, plain in pairs]),
-        "added_engine_us_per_token": _summary([noted.engine - plain.engine for noted, plain in pairs]),
-        "cpu_ratio": _summary([(noted.front + noted.engine) / (plain.front + plain.engine) for noted, plain in pairs]),
+        "rate_ratio": quartiles([noted.rate / plain.rate for noted, plain in pairs]),
+        "added_front_us_per_token": quartiles([noted.front - plain.front for noted, plain in pairs]),
+        "added_engine_us_per_token": quartiles([noted.engine - plain.engine for noted, plain in pairs]),
+        "cpu_ratio": quartiles([(noted.front + noted.engine) / (plain.front + plain.engine) for noted, plain in pairs]),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
     }

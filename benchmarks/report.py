@@ -1,6 +1,7 @@
 """How a benchmark tells its result."""
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,3 +26,9 @@ def write(figures: Mapping[str, Any], out: Path | None) -> None:
         draft = out.with_name(f"{out.name}.part")
         draft.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         draft.replace(out)
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """The median of pairs of turns, which follow each other, and how far half of them lie apart."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {"median": middle, "low": low, "high": high}

@@ -1,0 +1,138 @@
+"""What a compiled program does that a step should not, read from its optimized HLO: copies of the cache, widened
+weights, calls of the host, collectives, cycles."""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterator
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
+_COPIES = ("copy", "copy-start", "transpose", "convert")
+_HOST_OPCODES = ("infeed", "outfeed", "send", "recv")
+_COLLECTIVE = re.compile(
+    r"= \(*(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
+_FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
+_PRODUCT = re.compile(r" (?:convolution|dot)\(")
+_WIDE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:bf16|f16|f32)\[([\d,]+)\].*?[)\]}] ([a-z][\w-]*)\(")
+_NO_RESULTS = ("parameter", "get-tuple-element", "bitcast")
+_TYPE = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = \(?(\w+)\[", re.MULTILINE)
+_OPERANDS = re.compile(r"= (\w+)\[[\d,]*\]\S* (?:convolution|dot)\(%?([\w.-]+), %?([\w.-]+)\)")
+_LIBRARY = re.compile(r'custom_call_target="(__cublas[^"]*)"')
+_CALLBACK = re.compile(r'custom_call_target="\w*callback')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What an optimized program does that a step of an engine should not.
+
+    Attributes:
+        widened: results outside of fusions that are as large as a quantized weight, and of more bits.
+        cache_copies: copies, transpositions and conversions of a whole layer's cache.
+        host_calls: callbacks, infeeds, outfeeds, sends and receives.
+        branches: conditionals.
+        loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
+        collectives: how many of each shape and kind.
+        cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
+        products: how many of each pair of operands' types, or by which of a library's functions.
+        product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
+        small_operations: of the entry: fusions, copies, pads and so on that are no products. Of a TPU.
+    """
+
+    widened: int
+    cache_copies: int
+    host_calls: int
+    branches: int
+    loops: int
+    data_loops: int
+    collectives: dict[str, int]
+    cycles: dict[str, int]
+    products: dict[str, int]
+    product_cycles: int
+    small_operations: int
+
+    @classmethod
+    def of(cls, hlo: str, cache_shape: tuple[int, ...], weight_sizes: Collection[int]) -> "Facts":
+        """
+        Args:
+            weight_sizes: numbers of each quantized weight, on one device.
+        """
+        counts: collections.Counter[str] = collections.Counter()
+        cycles: collections.Counter[str] = collections.Counter()
+        computation, multiplies = "", _computations_with_products(hlo)
+        for line in hlo.splitlines():
+            if start := _COMPUTATION.match(line):
+                computation = "entry" if start[1] else start[2]
+            if estimate := _CYCLES.search(line):
+                cycles[computation] += int(estimate[1])
+                if computation == "entry" and 0 < int(estimate[1]) < _UNKNOWN_CYCLES:
+                    called = _FUSION.search(line)
+                    is_product = _PRODUCT.search(line) is not None or (called is not None and called[1] in multiplies)
+                    counts["product cycles"] += is_product * int(estimate[1])
+                    counts["small operation"] += not is_product
+            match = _INSTRUCTION.match(line)
+            if match is None:
+                continue
+            dims, opcode = match.groups()
+            if opcode in _COPIES:
+                counts["cache copy"] += sorted(map(int, dims.split(",")) if dims else ()) == sorted(cache_shape)
+            elif opcode in _HOST_OPCODES or _CALLBACK.search(line):
+                counts["host call"] += 1
+            elif opcode == "conditional":
+                counts["branch"] += 1
+            elif opcode == "while":
+                counts["loop"] += 1
+                counts["data loop"] += "known_trip_count" not in line
+        collectives = collections.Counter(f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(hlo))
+        copies, calls = counts["cache copy"], counts["host call"]
+        return cls(
+            sum(size in weight_sizes for size in _wide_results(hlo)),
+            copies,
+            calls,
+            counts["branch"],
+            counts["loop"],
+            counts["data loop"],
+            dict(collectives),
+            {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
+            _products(hlo),
+            counts["product cycles"],
+            counts["small operation"],
+        )
+
+
+def _products(hlo: str) -> dict[str, int]:
+    """See Facts.products."""
+    types = dict(_TYPE.findall(hlo))
+    found = collections.Counter(f"{types[a]} x {types[b]} -> {out}" for out, a, b in _OPERANDS.findall(hlo))
+    found.update(_LIBRARY.findall(hlo))
+    return dict(found)
+
+
+def _computations_with_products(hlo: str) -> set[str]:
+    """Names, those that call them from within a fusion included."""
+    found: set[str] = set()
+    while True:
+        before, computation = len(found), ""
+        for line in hlo.splitlines():
+            if start := _COMPUTATION.match(line):
+                computation = start[2]
+            called = _FUSION.search(line)
+            if _PRODUCT.search(line) is not None or (called is not None and called[1] in found):
+                found.add(computation)
+        if len(found) == before:
+            return found
+
+
+def _wide_results(hlo: str) -> Iterator[int]:
+    """Sizes of the results of 16 bits and more that a program keeps in memory: those outside of fusions."""
+    fused = {match[1] for line in hlo.splitlines() if (match := _FUSION.search(line))}
+    is_fused = False
+    for line in hlo.splitlines():
+        if (header := _COMPUTATION.match(line)) is not None:
+            is_fused = header[2] in fused
+        elif not is_fused and (match := _WIDE.match(line)) is not None and match[2] not in _NO_RESULTS:
+            yield math.prod(map(int, match[1].split(",")))
