@@ -186,6 +186,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
     try:
         args = tyro.cli(
             ServerArgs,
+            default=ServerArgs(source=ModelSource(model_path="default")),  # for the help: above, it is given or refused
             prog="palladio serve",
             description=_DESCRIPTION,
             args=[word for words in kept.values() for word in words],
