@@ -77,7 +77,7 @@ def launch(tmp_path: Path) -> Iterator[object]:
 
 def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_refuses_new_work(launch) -> None:
     """The whole life of a server, whose template has no tools."""
-    process = launch(load_seconds=0.5, delay=0.05, mode="chatml")
+    process = launch(load_seconds=3.0, delay=0.05, mode="chatml")
     assert httpx.get(process.url + "/health").status_code == 503
     process.wait_ready()
     ready = time.time()

@@ -18,19 +18,20 @@ from tests.runtime.kv_consumer import DECODER, Consumer
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ENDPOINT = "inproc://kv-events-of-the-tiny-engine"
-CONFIG = json.dumps({"publisher": "zmq", "endpoint": ENDPOINT, "topic": "kv@pod@tiny"})
+SETTINGS = {"publisher": "zmq", "endpoint": ENDPOINT, "topic": "kv@pod@tiny"}
+CONFIG = json.dumps(SETTINGS)
 PAGE = 4
 
 
 class Subscriber:
     """Reads what an engine has published; hears of all of it, for it is there before the first step."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
         self.consumer = Consumer()
         self.next = 0
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.subscribe("kv@pod@tiny")
-        self._socket.connect(ENDPOINT)
+        self._socket.connect(endpoint)
 
     def read(self, core: EngineCore) -> list[tuple[Any, ...]]:
         """What it knows when it has all batches."""
@@ -47,7 +48,13 @@ class Subscriber:
 
 
 @pytest.fixture
-def core(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineCore]:
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """Of one test alone: ZeroMQ frees one some time after its socket was closed."""
+    return f"{ENDPOINT}-{request.node.name}"
+
+
+@pytest.fixture
+def core(tiny: TinyEngine, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineCore]:
     """Is not closed itself: others have the same compiler of grammars."""
     opened: list[TreeEvents | None] = []
 
@@ -56,15 +63,15 @@ def core(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineCo
         return opened
 
     monkeypatch.setattr(startup, "open_events", keep)
-    yield tiny.core(kv_events_config=CONFIG, max_total_tokens=64)
+    yield tiny.core(kv_events_config=json.dumps(SETTINGS | {"endpoint": endpoint}), max_total_tokens=64)
     for events in opened:
         assert events is not None
         events.close()
 
 
 @pytest.fixture
-def subscriber(core: EngineCore) -> Iterator[Subscriber]:
-    subscriber = Subscriber()
+def subscriber(core: EngineCore, endpoint: str) -> Iterator[Subscriber]:
+    subscriber = Subscriber(endpoint)
     yield subscriber
     subscriber.close()
 
