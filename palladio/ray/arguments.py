@@ -129,11 +129,11 @@ class ServeArguments:
         options: dict[str, Any] = {}
         flags: list[str] = []
         for key, value in given.items():
-            name = key.replace("-", "_")
+            name = key.lstrip("-").replace("-", "_")
             if name in names:
                 options[name] = _convert(name, value)
             elif name in _NOT_HERE:
-                raise ConfigError(f"{key} has no effect under Ray Serve: {_NOT_HERE[name]}")
+                raise _not_here(name)
             elif value is not None:
                 flags += _words(name, value)
         made = cls(tuple(flags), 0.0, ReplicaOptions(**options))
@@ -144,15 +144,23 @@ class ServeArguments:
         if not any(flag.partition("=")[0] in ("--model-path", "--model") for flag in self.flags):
             raise ConfigError("model_path is required: a Hugging Face model directory, a hub id, or `default`")
         try:
-            http = parse_server_args(self.flags).args.http
+            args = parse_server_args(self.flags).args
         except SystemExit:
             raise ConfigError("a flag has a value that does not fit; the lines before this one name it") from None
+        defaults, given, http = own_flags(), args.flags(), args.http
+        for name in _NOT_HERE:
+            if given[name] != defaults[name]:  # by another name of the flag
+                raise _not_here(name)
         if self.options.most_replicas > 1 and http.file_storage_path is not None:
             raise ConfigError(
                 "file_storage_path is the folder of one server: leave it out, or have one replica (num_replicas 1, no "
                 "max_replicas)"
             )
         return http.drain_timeout
+
+
+def _not_here(name: str) -> ConfigError:
+    return ConfigError(f"{name} has no effect under Ray Serve: {_NOT_HERE[name]}")
 
 
 def _require(is_right: bool, message: str) -> None:

@@ -3,13 +3,10 @@
 import logging
 import os
 import sys
-import time
 
 from palladio.ray.arguments import ServeArguments
 from palladio.ray.hosts import OtherHosts
 from palladio.ray.served_app import ServedApp, environment_of_replica, make_engine, read_flags
-
-_LAST_WORDS = 0.2  # seconds that answers of requests that have failed with the engine get to leave this process
 
 logger = logging.getLogger(__name__)
 
@@ -17,9 +14,9 @@ logger = logging.getLogger(__name__)
 class Replica:
     """The server behind one replica; Serve calls the methods by these names.
 
-    When the engine is dead for good, the process ends: Serve notices at once, sends nothing to it any more and starts
-    another one. Serve's health checks take seconds to notice, and until then a replica that refuses everything at once
-    would look idle and get most of the requests.
+    When the engine is dead for good, the process ends on the spot: Serve notices at once, sends nothing to it any more
+    and starts another one. Serve's health checks take seconds to notice, and until then a replica that refuses
+    everything at once would look idle and get most of the requests.
     """
 
     def __init__(self, arguments: ServeArguments) -> None:
@@ -67,6 +64,5 @@ class Replica:
 
 def _end_process(reason: str) -> None:
     logger.error("The engine is dead, and this replica ends, for Serve to start another one: %s", reason)
-    time.sleep(_LAST_WORDS)
     sys.stderr.flush()
     os._exit(1)

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,6 +61,14 @@ def environment_of_replica() -> dict[str, str]:
     return dict(os.environ)
 
 
+class MortalEngine(ServableEngine, Protocol):
+    """An engine that says when it is dead."""
+
+    async def wait_dead(self) -> None:
+        """Returns when it is dead for good, before requests are told of it."""
+        ...
+
+
 class ServedApp:
     """
     Args:
@@ -72,7 +80,7 @@ class ServedApp:
         ConfigError: a flag names what cannot be read or used.
     """
 
-    def __init__(self, args: ServerArgs, engine: ServableEngine, *, hold_seconds: float, is_alone: bool) -> None:
+    def __init__(self, args: ServerArgs, engine: MortalEngine, *, hold_seconds: float, is_alone: bool) -> None:
         self._engine = engine
         self._hold_seconds = hold_seconds
         self._is_alone = is_alone
@@ -89,7 +97,8 @@ class ServedApp:
         """Returns when requests are accepted.
 
         Args:
-            on_death: called once, with the reason, if the engine dies later and is not restarted.
+            on_death: called once, with the reason, if the engine dies later and is not restarted; before any request
+                is answered with that.
 
         Raises:
             PalladioError: it cannot start; the message is for the user.
@@ -158,8 +167,7 @@ class ServedApp:
             waited += _LOOK
 
     async def _watch_engine(self, on_death: Callable[[str], None]) -> None:
-        while self._engine.state != "dead":
-            await asyncio.sleep(_LOOK)
+        await self._engine.wait_dead()
         on_death(self._engine.failure or "the engine is dead")
 
 
