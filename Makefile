@@ -19,9 +19,10 @@ BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 DOCS ?= .venv-docs
 EXAMPLES ?= .venv-examples
+RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -36,7 +37,8 @@ help:
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
-	  'make lint       ruff and mypy' \
+	  'make ray        the tests of palladio.ray on a Ray cluster of this machine, in an environment of their own (1.2 GB)' \
+  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
 	  'make docs       rewrite docs/flags.md and docs/migrating from the flag tables' \
@@ -79,6 +81,9 @@ clients: $(VENV)/.installed
 examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/examples $(EXAMPLES)/bin/python $(ARGS)
 
+ray: $(RAY)/.installed
+	scripts/ray $(RAY)/bin/python $(ARGS)
+
 deploy-check: $(VENV)/.installed-dev
 	scripts/deploy-check $(BIN)/python
 
@@ -116,7 +121,7 @@ aot-compilers: $(VENV)/.installed-dev
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a target is made again only when pyproject.toml has changed.
@@ -140,6 +145,12 @@ $(EXAMPLES)/.installed: pyproject.toml
 	scripts/make-venv $(EXAMPLES)
 	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
+	touch $@
+
+$(RAY)/.installed: pyproject.toml
+	scripts/make-venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray]' --group ray --group test
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

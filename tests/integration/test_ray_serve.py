@@ -1,7 +1,11 @@
 """palladio.ray on a real cluster with two replicas: every route, kills under load, scaling, drain. See `make ray`."""
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,14 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: `make ray` has an environment with it")
 
+import ray
 from ray import serve
 
+from palladio.default_model import default_model_path
 from palladio.ray import app, deploy
+from palladio.ray.tpu_slice import CORES_PER_CHIP, TpuSlice
 from palladio.runtime.interface.errors import ConfigError
+from tests.docs.doc_blocks import ROOT, blocks
 from tests.integration.ray_cluster import (
     CHAT,
     SMALL,
@@ -26,6 +34,7 @@ from tests.integration.ray_cluster import (
     stream,
     wait_until,
 )
+from tests.integration.test_blocks_of_the_docs import OF_RAY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 WIDTH = 6  # streams at a time: less than two replicas run
@@ -189,3 +198,76 @@ def test_what_runs_when_the_application_is_deleted_is_answered(cluster, url):
 def test_a_serve_configuration_builds_it():
     built = app({"model_path": "default", "num_replicas": "2", "ui": "false"})
     assert type(built).__name__ == "Application"
+
+
+def run(cluster: str, *command: str) -> str:
+    """What a command prints, which has this cluster; it has to succeed."""
+    address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    done = subprocess.run(
+        command, env=os.environ | address, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_configuration_of_the_docs_runs(cluster, tmp_path):
+    (block,) = (block for block in blocks() if block.page == "docs/ray.md" and block.language == "json")
+    config = json.loads(block.text)
+    (application,) = config["applications"]
+    assert application["args"].pop("num_gpus") == 1
+    application["args"] |= SMALL | {"compile": "lazy"}
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps(config))
+    run(cluster, "serve", "run", "--non-blocking", str(file))
+    try:
+        wait_until(lambda: httpx.get(f"{cluster}/v1/models", timeout=30).status_code == 200, 60)
+        assert httpx.get(f"{cluster}/v1/models", timeout=30).json()["data"][0]["id"] == "tiny"
+        bad = subprocess.run(
+            ["serve", "run", "palladio.ray:app", "model_path=default", "port=1"],
+            env=os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert bad.returncode != 0
+        assert "port has no effect under Ray Serve" in bad.stdout + bad.stderr
+    finally:
+        serve.delete("palladio")
+
+
+LITTLE = "max_total_tokens=8192, context_length=1024, chunked_prefill_size=64"
+
+
+@pytest.mark.parametrize("place", OF_RAY, ids=" ".join)
+def test_block_of_the_docs(cluster, tmp_path, place):
+    """The address, the model and the accelerator are those of this test."""
+    (block,) = (block for block in blocks() if (block.page, block.heading, block.language) == (*place, "python"))
+    text = re.sub(r",?\s*num_gpus=1", "", block.text)
+    text = text.replace('model_path="Qwen/Qwen3-8B"', f'model_path="default", compile="lazy", {LITTLE}')
+    text = text.replace('"Qwen/Qwen3-8B"', repr(str(default_model_path())))
+    text = text.replace("max_running_requests=64", f'max_running_requests=8, compile="lazy", {LITTLE}')
+    text = text.replace("http://127.0.0.1:30000", cluster)
+    file = tmp_path / "block.py"
+    file.write_text(text)
+    if "build_processor" in text:
+        deploy(model_path="default", compile="lazy", max_total_tokens=8192, context_length=1024)
+    printed = run(cluster, sys.executable, str(file))
+    assert re.fullmatch(OF_RAY[place], printed, re.DOTALL), printed
+    if "deploy" in text or "build_processor" in text:
+        assert httpx.get(f"{cluster}/health", timeout=30).status_code == 200
+        serve.delete("palladio")
+
+
+def test_slices_are_counted_as_ray_counts_them():
+    """By Ray's own tables: chips of a host, names of slices."""
+    from ray._private.accelerators.tpu import VALID_TPU_TYPES, get_chips_per_host, infer_tpu_pod_type_from_topology
+
+    assert set(CORES_PER_CHIP) == set(VALID_TPU_TYPES)
+    for generation in CORES_PER_CHIP:
+        for topology in (
+            ("2x2x1", "2x2x4", "4x4x4") if CORES_PER_CHIP[generation] == 2 else ("1x1", "2x2", "2x4", "4x4", "8x16")
+        ):
+            found = TpuSlice.of(generation, topology)
+            assert found.chips_per_host == get_chips_per_host(topology, generation), (generation, topology)
+            assert found.pod_type == infer_tpu_pod_type_from_topology(topology, f"TPU-{generation.upper()}")
