@@ -47,7 +47,14 @@ def two_replicas() -> Iterator[str]:
     """Yields the address of Serve's proxy."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     port = free_port()
-    ray.init(address="local", num_cpus=2, object_store_memory=200 * 2**20, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        address="local",
+        _node_ip_address="127.0.0.1",
+        num_cpus=2,
+        object_store_memory=200 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         deploy(model_path="default", compile="full", num_replicas=2, **FLAGS)

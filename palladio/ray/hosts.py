@@ -62,16 +62,17 @@ class OtherHosts:
                 f"the other {len(bundles)} hosts of slice {name or tpu.pod_type} are not free: each needs {bundles[0]}"
             )
         address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
-        parallel = ParallelConfig(nnodes=tpu.num_hosts, node_rank=0, dist_init_addr=address)
+        # Port 0: any free one, for another replica may have its host 0 on this node.
+        parallel = ParallelConfig(nnodes=tpu.num_hosts, node_rank=0, dist_init_addr=address, dist_coordinator_port=0)
         remote: Any = ray.remote(WorkerHost)
         actors = []
         for index in range(len(bundles)):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-            hosts = ("--nnodes", str(tpu.num_hosts), "--node-rank", str(index + 1), "--dist-init-addr", address)
+            hosts = (f"--nnodes={tpu.num_hosts}", f"--node-rank={index + 1}", f"--dist-init-addr={address}")
             actor = remote.options(
                 scheduling_strategy=strategy, num_cpus=bundles[index]["CPU"], resources={"TPU": bundles[index]["TPU"]}
             )
-            actors.append(actor.remote([*flags, *hosts]))
+            actors.append(actor.remote([*flags, *hosts, "--dist-coordinator-port=0"]))
         return cls(parallel, group, tuple(actors))
 
     def stop(self) -> None:

@@ -46,6 +46,7 @@ def read_flags(flags: Sequence[str], environment: Mapping[str, str], parallel: P
         nnodes=parallel.nnodes,
         node_rank=parallel.node_rank,
         dist_init_addr=parallel.dist_init_addr,
+        dist_coordinator_port=parallel.dist_coordinator_port,
     )
     survival = dataclasses.replace(args.survival, max_engine_restarts=0)  # of all hosts, or none: by Serve
     return dataclasses.replace(args, parallel=parallel, survival=survival)

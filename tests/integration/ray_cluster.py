@@ -44,6 +44,7 @@ def ray_cluster(num_cpus: int = 2) -> Iterator[str]:
     before = set(_descendants(os.getpid()))
     ray.init(
         address="local",
+        _node_ip_address="127.0.0.1",
         num_cpus=num_cpus,
         object_store_memory=MEMORY,
         include_dashboard=False,
