@@ -29,7 +29,7 @@ from palladio.load.runner import Pace, run_asks
 from palladio.load.workloads import Ask
 from palladio.ray import deploy
 
-FLAGS = {
+FLAGS: dict[str, Any] = {
     "page_size": 16,
     "max_running_requests": 8,
     "chunked_prefill_size": 128,
@@ -97,7 +97,7 @@ async def whole(targets: Sequence[Target], args: argparse.Namespace, seed: int) 
             words = await said.read()
         if said.status != 200:
             raise RuntimeError(f"{targets[place].base_url}: {said.status} {words[:200]!r}")
-        return args.max_tokens
+        return int(args.max_tokens)
 
     begun = time.perf_counter()
     async with contextlib.AsyncExitStack() as stack:
@@ -116,9 +116,8 @@ async def measure(replicas: str, servers: Sequence[str], args: argparse.Namespac
     bare = [await named(url) for url in servers]
     result: dict[str, Any] = {}
     for name, load in (("streams", streams), ("whole", whole)):
-        short = argparse.Namespace(**{**vars(args), "requests": args.width, "max_tokens": 8})
-        await load(on_ray, short, -1)
-        await load(bare, short, -1)
+        for targets in (on_ray, bare):  # until connections and caches are warm
+            await load(targets, args, -1)
         turns = []
         for turn in range(args.turns):
             pair = {"replicas": await load(on_ray, args, turn), "servers": await load(bare, args, turn)}

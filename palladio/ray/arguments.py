@@ -24,6 +24,7 @@ _NOT_HERE = {
     "ssl_ca_certs": "Serve's proxies listen: set ssl_ca_certs of http_options",
     "enable_ssl_refresh": "Serve's proxies listen",
     "root_path": "Serve sets it: the route_prefix of the application",
+    "api_server_count": "raise num_replicas or max_replicas",
     "nnodes": "tpu and tpu_topology say how many hosts a replica has",
     "node_rank": "each replica numbers its own hosts",
     "dist_init_addr": "each replica chooses its own",
@@ -149,7 +150,7 @@ class ServeArguments:
             raise ConfigError("a flag has a value that does not fit; the lines before this one name it") from None
         defaults, given, http = own_flags(), args.flags(), args.http
         for name in _NOT_HERE:
-            if given[name] != defaults[name]:  # by another name of the flag
+            if given.get(name) != defaults.get(name):  # by another name of the flag
                 raise _not_here(name)
         if self.options.most_replicas > 1 and http.file_storage_path is not None:
             raise ConfigError(

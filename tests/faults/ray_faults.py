@@ -14,8 +14,8 @@ RAY_FAULTS = (
     Fault(
         "a flag of what Serve does is taken under another name",
         _RAY + "arguments.py",
-        "if given[name] != defaults[name]:",
-        "if given[name] is None != defaults[name]:",
+        "if given.get(name) != defaults.get(name):",
+        "if given.get(name) != given.get(name):",
         ARGUMENTS,
     ),
     Fault(

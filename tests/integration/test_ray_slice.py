@@ -31,7 +31,7 @@ def url():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     cluster = Cluster()
-    node = {"node_ip_address": "127.0.0.1", "num_cpus": 2, "object_store_memory": MEMORY, "include_dashboard": False}
+    node = {"num_cpus": 2, "object_store_memory": MEMORY, "include_dashboard": False}
     chips = {"TPU": 4}
     cluster.add_node(**node, resources={**chips, HEAD: 1}, labels={SLICE_LABEL: "mine"})
     cluster.add_node(**node, resources=chips, labels={SLICE_LABEL: "another"})
