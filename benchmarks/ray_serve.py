@@ -55,6 +55,7 @@ def two_replicas() -> Iterator[str]:
         include_dashboard=False,
         log_to_driver=False,
     )
+    exit_on_sigterm()  # Ray has put its own handler there
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         deploy(model_path="default", compile="full", num_replicas=2, **FLAGS)
