@@ -129,13 +129,11 @@ class ServedApp:
     def check(self) -> None:
         """
         Raises:
-            EngineDeadError: the engine is dead or hangs, so that only a new replica helps.
+            EngineDeadError: the engine is dead for good, so that only a new replica helps. One that restarts, or hangs
+                until its watchdog ends it, still has requests that would be lost.
         """
-        failure = self._engine.failure or "the engine is dead" if self._engine.state == "dead" else None
-        if failure is None and self._engine.state == "ready":
-            failure = self._engine.liveness.stall
-        if failure is not None:
-            raise EngineDeadError(failure)
+        if self._engine.state == "dead":
+            raise EngineDeadError(self._engine.failure or "the engine is dead")
 
     async def load(self) -> dict[str, float]:
         """What Serve scales by; empty while the engine restarts."""

@@ -84,8 +84,8 @@ RAY_FAULTS = (
     Fault(
         "a dead engine is healthy",
         _RAY + "served_app.py",
-        'if self._engine.state == "dead" else None',
-        'if self._engine.state == "starting" else None',
+        'if self._engine.state == "dead":',
+        'if self._engine.state == "starting":',
         SERVED,
     ),
     Fault(

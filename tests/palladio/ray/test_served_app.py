@@ -83,7 +83,7 @@ async def test_the_load_is_the_engines(engine: FakeEngine) -> None:
     assert await served(engine).load() == {}
 
 
-def test_an_engine_that_is_dead_or_hangs_is_unhealthy(engine: FakeEngine) -> None:
+def test_an_engine_that_is_dead_for_good_is_unhealthy_and_no_other(engine: FakeEngine) -> None:
     app = served(engine)
     for state in ("starting", "ready", "restarting", "draining"):
         engine.state = state
