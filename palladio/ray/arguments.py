@@ -4,6 +4,7 @@ The names are the flags of `palladio serve`, with underscores or dashes, and a f
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, Self
@@ -198,4 +199,4 @@ def _words(name: str, value: Any) -> list[str]:
         return [flag if value else f"--no-{name.replace('_', '-')}"]
     if isinstance(value, list | tuple):
         return [flag, *(str(word) for word in value)]
-    return [f"{flag}={value}"]
+    return [f"{flag}={json.dumps(value) if isinstance(value, Mapping) else value}"]

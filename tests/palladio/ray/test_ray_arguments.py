@@ -24,6 +24,12 @@ def test_flags_and_options_come_as_serve_run_has_them() -> None:
     assert settings["ray_actor_options"] == {"num_cpus": 1.0, "resources": {}}
 
 
+def test_objects_of_a_configuration_are_flags_in_json() -> None:
+    given = {**MODEL, "default_chat_template_kwargs": {"enable_thinking": False}, "max_running_requests": None}
+    flags = ServeArguments.of(given).flags
+    assert flags == ("--model-path=default", '--default-chat-template-kwargs={"enable_thinking": false}')
+
+
 def test_replicas_are_scaled_by_the_engines_load() -> None:
     settings = deployment_settings(
         ServeArguments.of({**MODEL, "min_replicas": 2, "max_replicas": 5, "target_load": "0.5"})
