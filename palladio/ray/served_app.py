@@ -22,6 +22,13 @@ from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.server_args import ServerArgs
 
+FIGURES: Final = {  # name of a metric → what it says
+    LOAD: "Running and waiting requests, by the most that run at a time",
+    "palladio_running_requests": "Running requests",
+    "palladio_waiting_requests": "Waiting requests",
+    "palladio_token_usage": "Used share of the KV cache, 0 to 1",
+    "palladio_gen_throughput": "Output tokens per second",
+}
 _LOOK = 0.05  # seconds between two looks at the engine's state
 _ONE_SERVER: Final = ("/v1/files", "/v1/batches")  # what is made on one replica, no other one knows
 
@@ -135,15 +142,21 @@ class ServedApp:
         if self._engine.state == "dead":
             raise EngineDeadError(self._engine.failure or "the engine is dead")
 
-    async def load(self) -> dict[str, float]:
-        """What Serve scales by; empty while the engine restarts."""
+    async def figures(self) -> dict[str, float]:
+        """What Serve scales by and Ray's metrics show: the names of FIGURES; empty while the engine restarts."""
         if self._engine.state != "ready":
             return {}
         total = (await self._engine.stats()).total
         info = self._engine.info
         usage = total.num_used_tokens / total.num_total_tokens if total.num_total_tokens else 0.0
         slots = info.max_running_requests * info.num_ranks
-        return {LOAD: load_of(total.num_running, total.num_waiting, slots, usage)}
+        return {
+            LOAD: load_of(total.num_running, total.num_waiting, slots, usage),
+            "palladio_running_requests": float(total.num_running),
+            "palladio_waiting_requests": float(total.num_waiting),
+            "palladio_token_usage": usage,
+            "palladio_gen_throughput": total.last_gen_throughput,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self._app

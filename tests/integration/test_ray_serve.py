@@ -20,6 +20,7 @@ from ray import serve
 
 from palladio.default_model import default_model_path
 from palladio.ray import app, deploy
+from palladio.ray.served_app import FIGURES
 from palladio.ray.tpu_slice import CORES_PER_CHIP, TpuSlice
 from palladio.runtime.interface.errors import ConfigError
 from tests.docs.doc_blocks import ROOT, blocks
@@ -100,6 +101,19 @@ def test_bad_input_is_named_as_by_a_server(url):
     answer = httpx.post(url + CHAT, json={"messages": [], "temperature": 9}, timeout=30)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] in ("messages", "temperature")
+
+
+def test_ray_s_metrics_show_each_replica(url):
+    """At the endpoint of the node, which Prometheus finds by Ray's service discovery."""
+    (node,) = ray.nodes()
+    page = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+
+    def shown() -> bool:
+        lines = httpx.get(page, timeout=30).text.splitlines()
+        found = {name: [line for line in lines if line.startswith(f"ray_{name}{{")] for name in FIGURES}
+        return all(len(lines) == 2 for lines in found.values())
+
+    wait_until(shown, 40)
 
 
 def test_an_abandoned_stream_is_aborted(url):

@@ -1,14 +1,12 @@
 """ServedApp over the fake engine: what differs from a server of its own."""
 
 import asyncio
-import dataclasses
 
 import httpx
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.ray.scaling import LOAD
-from palladio.ray.served_app import ServedApp
+from palladio.ray.served_app import FIGURES, ServedApp
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages import RankStats
@@ -73,14 +71,15 @@ async def test_the_id_of_a_request_is_left_to_serve_s_proxy(engine: FakeEngine) 
     assert "x-request-id" not in answer.headers
 
 
-async def test_the_load_is_the_engines(engine: FakeEngine) -> None:
+async def test_the_figures_are_the_engines(engine: FakeEngine) -> None:
     slots = engine.info.max_running_requests
-    rank = RankStats(num_running=slots, num_waiting=slots, num_used_tokens=1, num_total_tokens=100)
+    rank = RankStats(slots, slots, num_used_tokens=1, num_total_tokens=100, last_gen_throughput=7.0)
     engine.ranks = [rank]
-    assert await served(engine).load() == {LOAD: 2.0}
-    engine.ranks = [rank, dataclasses.replace(rank, num_waiting=0)]
+    found = await served(engine).figures()
+    assert found.keys() == FIGURES.keys()
+    assert list(found.values()) == [2.0, slots, slots, 0.01, 7.0]
     engine.state = "restarting"
-    assert await served(engine).load() == {}
+    assert await served(engine).figures() == {}
 
 
 def test_an_engine_that_is_dead_for_good_is_unhealthy_and_no_other(engine: FakeEngine) -> None:
