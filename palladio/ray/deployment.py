@@ -35,6 +35,6 @@ def deploy(*, route_prefix: str = "/", app_name: str = "palladio", blocking: boo
 
     Raises:
         ConfigError: an argument is wrong; the message names it.
-        RuntimeError: the replicas could not start; the message is the engine's.
+        RuntimeError: the replicas could not start; `serve.status()` has the engine's message.
     """
     return serve.run(app(args), name=app_name, route_prefix=route_prefix, blocking=blocking)

@@ -209,6 +209,15 @@ def test_what_runs_when_the_application_is_deleted_is_answered(cluster, url):
     assert not lost(sent)
 
 
+def test_a_start_that_fails_says_why(cluster, tmp_path):
+    with pytest.raises(RuntimeError):
+        deploy(model_path=str(tmp_path / "nothing"), app_name="fails", route_prefix="/fails")
+    (deployment,) = serve.status().applications["fails"].deployments.values()
+    assert deployment.status == "DEPLOY_FAILED"
+    assert str(tmp_path / "nothing") in deployment.message
+    serve.delete("fails")
+
+
 def test_a_serve_configuration_builds_it():
     built = app({"model_path": "default", "num_replicas": "2", "ui": "false"})
     assert type(built).__name__ == "Application"
