@@ -128,7 +128,8 @@ class PairScorer:
         encoder = self.context.encoder
         if prompt.query:
             with_special = self.body.add_special_tokens is not False
-            return encoder.encode_pair(prompt.query, prompt.body, with_special, truncation and truncation.limit)
+            limit = None if truncation is None else truncation.limit
+            return encoder.encode_pair(prompt.query, prompt.body, with_special, limit)
         head, tail = (encoder.encode(text, False) if text else [] for text in (prompt.head, prompt.tail))
         if truncation is not None:
             room = max(1, truncation.limit - len(head) - len(tail))

@@ -98,9 +98,10 @@ def test_scores_of_tokens_in_place_of_a_head(http: httpx.Client, reward: FakeEng
     tokenizer = reward.tokenizer
     assert tokenizer is not None
     assert tokenizer.encode_pair("the cap", "ital") != tokenizer.encode("the capital")
-    reward.embedding = EmbeddingSpec(1, "last", False, ClassSpec(["good"], "sigmoid", joins=True))
-    answer = post(http, "/score", text_1="the cap", text_2="ital")
-    assert answer["data"][0]["score"] == pytest.approx(sigmoid(logits_of(reward, "the capital")[0]), abs=1e-6)
+    for joins, texts in ((False, ("the cap", "ital")), (True, ("the capital",))):
+        reward.embedding = EmbeddingSpec(1, "last", False, ClassSpec(["good"], "sigmoid", joins=joins))
+        answer = post(http, "/score", text_1="the cap", text_2="ital")
+        assert answer["data"][0]["score"] == pytest.approx(sigmoid(logits_of(reward, *texts)[0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["use_activation", "activation", "softmax"])
