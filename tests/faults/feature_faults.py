@@ -6,11 +6,4 @@ from tests.faults.page_faults import PAGE_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
 
-FEATURE_FAULTS = (*COMMAND_FAULTS, *DASHBOARD_FAULTS, *PAGE_FAULTS, *ROUTER_FAULTS, *TIMELINE_FAULTS    Fault(
-        "flags of models with states are not known by their family",
-        "runtime/interface/foreign_flags.json",
-        '"name": "mamba_*"',
-        '"name": "mamba_x"',
-        ("tests/palladio/test_foreign_flags.py",),
-    ),
-)
+FEATURE_FAULTS = (*COMMAND_FAULTS, *DASHBOARD_FAULTS, *PAGE_FAULTS, *ROUTER_FAULTS, *TIMELINE_FAULTS)
