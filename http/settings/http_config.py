@@ -16,7 +16,7 @@ from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 _BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
 _NO_BUCKET = (  # without what was given, in which somebody may have put a secret
-    "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX, of letters, digits "
+    "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
     "and . _ - only; credentials belong into the environment"
 )
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -66,7 +66,7 @@ class HttpConfig:
             server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio,
             else in ~/.local/share/palladio; with port 0, a temporary directory.
         blob_store: Bucket for the contents of files in the place of a folder, as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX
-            or az://ACCOUNT/CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
+            or az://CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
             variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs pip install
             'palladio-serve[object-store]'. Default: contents are in --file-storage-path.
         max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.

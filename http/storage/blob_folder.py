@@ -57,12 +57,6 @@ class FolderBlobs:
     async def delete(self, names: Iterable[str]) -> None:
         await asyncio.to_thread(_unlink, [self._folder / name for name in names])
 
-    async def size(self, name: str) -> int | None:
-        try:
-            return (await asyncio.to_thread((self._folder / name).stat)).st_size
-        except FileNotFoundError:
-            return None
-
     async def scan(self) -> AsyncGenerator[Blob, None]:
         for blob in await asyncio.to_thread(self._look):
             yield blob

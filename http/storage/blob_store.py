@@ -67,8 +67,5 @@ class BlobStore(Protocol):
     async def delete(self, names: Iterable[str]) -> None:
         """Those that are not there are gone already."""
 
-    async def size(self, name: str) -> int | None:
-        """In bytes; None: there are none."""
-
     def scan(self) -> AsyncGenerator[Blob, None]:
         """All there are, unfinished ones too, in any order."""
