@@ -285,7 +285,7 @@ def open_bucket(url: str, max_bytes: int) -> BucketBlobs:
         import obstore.store
     except ImportError as error:
         raise ConfigError(
-            f"--blob-store needs obstore ({error}): pip install 'palladio-serve[object-store]'"
+            f"--blob-store needs obstore: run `pip install '.[object-store]'` in Palladio's repository ({error})"
         ) from error
     try:
         store = obstore.store.from_url(

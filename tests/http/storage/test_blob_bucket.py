@@ -113,7 +113,7 @@ def test_what_is_no_bucket_is_refused_and_not_shown(url: str) -> None:
 
 def test_the_library_is_asked_for_by_the_name_of_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ConfigError, match=r"pip install 'palladio-serve\[object-store\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[object-store\]'"):
         open_bucket("s3://bucket/prefix", 1000)
 
 
