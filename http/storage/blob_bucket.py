@@ -178,7 +178,7 @@ class BucketBlobs:
         """One that is gone answers as one that lacks the object."""
         self._next_page(iter(self._obstore.list(self._store, chunk_size=1)))
 
-    def _begin(self, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    def _begin(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         """In a thread, which goes on if the caller is cancelled."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
@@ -244,7 +244,8 @@ class _Feed:
         self._parts.put(part)
         taken = asyncio.ensure_future(self._taken.wait())
         try:
-            await asyncio.wait([taken, upload], return_when=asyncio.FIRST_COMPLETED)
+            both: tuple[asyncio.Future[Any], ...] = (taken, upload)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             taken.cancel()
 
