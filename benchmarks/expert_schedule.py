@@ -4,9 +4,9 @@
     python benchmarks/expert_schedule.py --chip v6e --json out.json
 
 The size is a third of one of gpt-oss-120b's matrices: 2,880 inputs and 1,024 outputs, a block of columns. A bundle of
-instructions takes a cycle. The inner loop widens and multiplies 128 inputs a turn; the other loop is the grid, a step of
-which has several turns. Beside them stand the cycles that copying the same numbers and their scales takes at the chip's
-bandwidth.
+instructions takes a cycle. The inner loop widens and multiplies 128 inputs a turn; the other loop is the grid, a step
+of which has several turns. Beside them stand the cycles that copying the same numbers and their scales takes at the
+chip's bandwidth.
 """
 
 import argparse

@@ -66,7 +66,7 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
     ],
 )
 def test_latent_attention_compiles_and_its_loops_stay_within_their_budget(chip, decode, wide_decode, prefill, tmp_path):
-    """Shares of the time of a block's copy for 16 and 128 heads a device, and of the time of its products for chunks."""
+    """Shares of the time of a block's copy for 16 and 128 heads a device, and of its products' time for chunks."""
     rows = _run("latent_schedule.py", tmp_path, "--chips", chip)["rows"]
     assert len(rows) == 4
     for row in rows:

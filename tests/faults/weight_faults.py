@@ -150,8 +150,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the two floats of a byte change places",
         "model/formats/mxfp4.py",
-        "[blocks & 15, blocks >> 4]",
-        "[blocks >> 4, blocks & 15]",
+        "[steps[byte & 15], steps[byte >> 4]]",
+        "[steps[byte >> 4], steps[byte & 15]]",
         FORMATS,
     ),
     Fault(
