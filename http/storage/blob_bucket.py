@@ -29,6 +29,7 @@ _IN_FLIGHT = 2  # parts of an upload that are sent at the same time
 _MAX_THREADS = 256  # there are as many as requests have been under way at a time
 _LISTED = 1000  # objects of one request
 _CONNECT_TIMEOUT, _TIMEOUT = 5.0, 60.0  # seconds, of one request
+_READ_TIMEOUT = 20.0  # seconds that a store may be silent
 _RETRIES, _RETRY_TIMEOUT = 3, 20.0  # of a request; a batch waits and tries again by itself
 _SWEEP_INTERVAL = 3600.0  # seconds
 _REASON = re.compile(r"<Code>(?P<code>[^<]{1,100})</Code>\s*(?:<Message>(?P<message>[^<]{1,300})</Message>)?")
@@ -295,6 +296,7 @@ def open_bucket(url: str, max_bytes: int) -> BucketBlobs:
                 "allow_http": True,  # where the endpoint says so
                 "connect_timeout": datetime.timedelta(seconds=_CONNECT_TIMEOUT),
                 "timeout": datetime.timedelta(seconds=_TIMEOUT),
+                "read_timeout": datetime.timedelta(seconds=_READ_TIMEOUT),
             },
             retry_config={
                 "max_retries": _RETRIES,
