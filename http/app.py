@@ -1,5 +1,6 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.settings.rules import require
+from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.runtime.front.engine_protocol import EngineClient
@@ -139,9 +142,11 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 
 
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
-    """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
-    database = context.storage.database
-    files, batches = FileStore(database, context.storage.files), BatchStore(database)
+    """Files and batches. Whoever serves the app calls `app.state.files.check`, of a FileStore, and starts and stops
+    `app.state.batch_worker`, a BatchWorker."""
+    storage = context.storage
+    files, batches = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
+    app.state.files = files
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))
@@ -163,11 +168,16 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
 def open_storage(config: HttpConfig) -> Storage:
     """
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; --blob-store has no such folder
+            for its database, or lacks its package.
     """
+    url = config.blob_store
     if config.file_storage_path is None:
+        is_local = url is None
+        require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
         return Storage.temporary()
-    return Storage(Path(config.file_storage_path).expanduser())
+    bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -13,6 +14,11 @@ from palladio.runtime.interface.generation_request import ALIASES, SamplingParam
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
+_BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
+_NO_BUCKET = (  # without what was given, in which somebody may have put a secret
+    "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
+    "and . _ - only; credentials belong into the environment"
+)
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -59,6 +65,10 @@ class HttpConfig:
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. One
             server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio,
             else in ~/.local/share/palladio; with port 0, a temporary directory.
+        blob_store: Bucket for the contents of files in the place of a folder, as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX
+            or az://CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
+            variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs
+            the extra object-store. Default: contents are in --file-storage-path.
         max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.
         max_request_bytes: Maximum size of a request body; a larger one gets a 413, a larger batch line an error.
             Default: 8 MiB plus 64 bytes per token of context, at most 32 MiB.
@@ -119,6 +129,7 @@ class HttpConfig:
     stream_interval: int = 1
     stream_output: bool = False
     file_storage_path: str | None = None
+    blob_store: str | None = None
     max_stored_responses: int = 10_000
     max_request_bytes: int | None = None
     max_request_values: int | None = None
@@ -164,6 +175,7 @@ class HttpConfig:
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
         require(all(self.weight_update_folders), "--weight-update-folders must not be empty")
+        require(self.blob_store is None or _BUCKET.fullmatch(self.blob_store) is not None, _NO_BUCKET)
         self._check_security()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
             is_known = level is None or level.lower() in _LOG_LEVELS

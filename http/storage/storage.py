@@ -1,4 +1,5 @@
-"""Storage: what this server keeps on disk (--file-storage-path): one database, and files beside it."""
+"""Storage: what this server keeps on disk (--file-storage-path): one database, and files beside it, or in a bucket
+(--blob-store)."""
 
 import contextlib
 import fcntl
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from palladio.http.storage.blob_folder import FolderBlobs
+from palladio.http.storage.blob_store import BlobStore
 from palladio.http.storage.database import Database
 from palladio.http.storage.schema import CHANGES, SCHEMA
 from palladio.runtime.folders.private_folder import (
@@ -31,17 +34,24 @@ class Storage:
 
     Args:
         remove: called at the end, once nothing writes to the folder any more.
+        bucket: makes the BlobStore of contents; None: they are in the folder.
 
     Attributes:
         folder: where it is.
         files: its part for the contents of files.
+        blobs: the contents of files.
         database: for everything else; every store keeps its own tables in it.
 
     Raises:
         ConfigError: the folder cannot be written, another server uses it, or what is in it is a link.
     """
 
-    def __init__(self, folder: Path, remove: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        remove: Callable[[], None] | None = None,
+        bucket: Callable[[], BlobStore] | None = None,
+    ) -> None:
         self.folder = folder
         self.files = folder / "files"
         self._stack = contextlib.ExitStack()
@@ -52,7 +62,10 @@ class Storage:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
                 make_folder_within(self.files)
-                stack.callback(os.close, _lock(folder))
+                lock = _lock(folder)
+                stack.callback(os.close, lock)
+                os.utime(lock)  # by the clock of this disk
+                self.blobs: BlobStore = FolderBlobs(self.files, os.fstat(lock).st_mtime) if bucket is None else bucket()
                 path = folder / "palladio.db"
                 os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
                 for suffix in DATABASE_SUFFIXES:
