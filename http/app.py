@@ -50,8 +50,9 @@ from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import Storage
+from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
 
 SHOWN_BATCHES = 20  # of the dashboard
@@ -163,11 +164,13 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
 def open_storage(config: HttpConfig) -> Storage:
     """
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; or --database-url cannot be used.
     """
     if config.file_storage_path is None:
         return Storage.temporary()
-    return Storage(Path(config.file_storage_path).expanduser())
+    url = config.database_url
+    shared = None if url is None else SharedDatabase(SecretUrl(url), config.database_connections)
+    return Storage(Path(config.file_storage_path).expanduser(), shared=shared)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -28,8 +28,8 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.database import Database
 from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.sqlite import SqliteDatabase
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -135,7 +135,7 @@ class Killer:
 
     def __init__(self, countdown: int, patch: pytest.MonkeyPatch) -> None:
         self.countdown = countdown
-        self._wrap(patch, Database, "_transact")
+        self._wrap(patch, SqliteDatabase, "_transact")
         for name in ("__init__", "write", "seal", "discard"):
             self._wrap(patch, NewFile, name)
         unlink = file_store._unlink
