@@ -1,5 +1,6 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.settings.rules import require
+from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.http.wire.secret_url import SecretUrl
@@ -140,9 +143,11 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 
 
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
-    """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
-    database = context.storage.database
-    files, batches = FileStore(database, context.storage.files), BatchStore(database)
+    """Files and batches. Whoever serves the app calls `app.state.files.check`, of a FileStore, and starts and stops
+    `app.state.batch_worker`, a BatchWorker."""
+    storage = context.storage
+    files, batches = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
+    app.state.files = files
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))
@@ -164,13 +169,18 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
 def open_storage(config: HttpConfig) -> Storage:
     """
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it; or --database-url cannot be used.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
+            --blob-store has no such folder for its database, or lacks its package.
     """
+    url = config.blob_store
     if config.file_storage_path is None:
+        is_local = url is None
+        require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
         return Storage.temporary()
-    url = config.database_url
-    shared = None if url is None else SharedDatabase(SecretUrl(url), config.database_connections)
-    return Storage(Path(config.file_storage_path).expanduser(), shared=shared)
+    bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
+    given = config.database_url
+    shared = None if given is None else SharedDatabase(SecretUrl(given), config.database_connections)
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

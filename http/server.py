@@ -98,6 +98,7 @@ async def _serve_on(
     observer = create_observer(engine, config, observability)
     storage = open_storage(config)
     app = create_app(engine, config, observability, observer, storage)
+    await app.state.files.check()
     logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
     server = _Server(make_settings(app, config, observability.log_format, tls))

@@ -62,7 +62,7 @@ JAX_FILES = {
 
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 
-OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported inside a function
+OPTIONAL_EXTRAS = {"IPython", "obstore", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",

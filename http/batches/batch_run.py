@@ -14,14 +14,7 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.batches.line_runner import LineRunner, LineSlots
 from palladio.http.batches.result_buffer import ResultBuffer
-from palladio.http.files.file_store import (
-    RESULT_PREFIX,
-    RESULT_PURPOSE,
-    FileStore,
-    NewFile,
-    StoredFile,
-    discarded_on_failure,
-)
+from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Endpoint
 from palladio.http.security.callers import SERVER
@@ -83,8 +76,8 @@ class BatchRun:
             log_status(batch)
 
     def _reader(self, batch: Batch, endpoint: Endpoint[Any]) -> LineReader:
-        path, limits = self.files.path(batch.input_file_id), self.context.limits
-        return LineReader(path, endpoint, limits.max_bytes, limits.max_values)
+        limits = self.context.limits
+        return LineReader(lambda: self.files.read(batch.input_file_id), endpoint, limits.max_bytes, limits.max_values)
 
     async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Counts the lines, and gives those that are no requests their results. A file without any request, or with
@@ -191,35 +184,36 @@ class BatchRun:
         if batch.status == "cancelling" and batch.in_progress_at is not None:
             await self._skip_rest(batch, endpoint, _CANCELLED)
         has_results = batch.in_progress_at is not None
-        made: list[NewFile] = []
-        with discarded_on_failure(made):
+        made: list[Contents] = []
+        async with self.files.dropped_on_failure(made):
             output = await self._write(batch, succeeded=True, made=made) if has_results else None
             errors = await self._write(batch, succeeded=False, made=made) if has_results else None
-        with discarded_on_failure(made, but_not_on_cancel=True):
+        async with self.files.dropped_on_failure(made, but_not_on_cancel=True):
             batch, contents = await self.store.end(batch.id, output, errors)
         await self.files.drop(contents)
         return batch
 
-    async def _write(self, batch: Batch, *, succeeded: bool, made: list[NewFile]) -> StoredFile | None:
+    async def _write(self, batch: Batch, *, succeeded: bool, made: list[Contents]) -> StoredFile | None:
         """A file of the results of one kind; None: there are none."""
-        last, new = 0, None
-        while page := await self.store.records(batch.id, succeeded=succeeded, after=last, limit=_PAGE):
-            if new is None:
-                new = await asyncio.to_thread(self.files.new, RESULT_PREFIX)
-                made.append(new)
-            await asyncio.to_thread(new.write, b"".join(record + b"\n" for _, record in page))
-            last = page[-1][0]
-        if new is None:
+        if not await self.store.records(batch.id, succeeded=succeeded, after=0, limit=1):
             return None
-        await asyncio.to_thread(new.seal)
+        contents = await self.files.put(RESULT_PREFIX, self._records(batch, succeeded=succeeded))
+        made.append(contents)
         name = f"{batch.id}_{'output' if succeeded else 'error'}.jsonl"
         return self.files.describe(
-            new,
+            contents,
             purpose=RESULT_PURPOSE,
             filename=name,
             expires_after=batch.output_expires_after,
             owner=batch.owner,
         )
+
+    async def _records(self, batch: Batch, *, succeeded: bool) -> AsyncGenerator[bytes, None]:
+        """The results of one kind, some lines at a time."""
+        last = 0
+        while page := await self.store.records(batch.id, succeeded=succeeded, after=last, limit=_PAGE):
+            yield b"".join(record + b"\n" for _, record in page)
+            last = page[-1][0]
 
 
 def log_status(batch: Batch) -> None:

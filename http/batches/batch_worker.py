@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -50,7 +51,8 @@ class BatchWorker:
         async with self._starting:
             if self._is_started:
                 return
-            await self._files.remove_leftovers()
+            if self._files.sweep_interval is None:
+                await self._files.remove_leftovers()
             live = await self._store.live()
             self._is_started = True
             if live:
@@ -113,12 +115,16 @@ class BatchWorker:
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _keep(self) -> None:
+        interval, last_sweep = self._files.sweep_interval, -math.inf
         while True:
             try:
                 await self._files.expire()
+                if interval is not None and time.monotonic() - last_sweep >= interval:
+                    last_sweep = time.monotonic()
+                    await self._files.remove_leftovers()
             except (OSError, sqlite3.Error, HttpError) as error:
                 trace = None if is_of_disk(error) else error
-                logger.error("Cannot remove expired files: %s", error, exc_info=trace)
+                logger.error("Cannot remove expired files, or contents without a file: %s", error, exc_info=trace)
             await asyncio.sleep(_EXPIRE_INTERVAL)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,11 @@ from palladio.runtime.interface.generation_request import ALIASES, SamplingParam
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
+_BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
+_NO_BUCKET = (  # without what was given, in which somebody may have put a secret
+    "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
+    "and . _ - only; credentials belong into the environment"
+)
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -68,6 +74,10 @@ class HttpConfig:
             and notifications.
         database_lease: Seconds after its last sign of life in which no other server of --database-url takes up what a
             server has begun.
+        blob_store: Bucket for the contents of files in the place of a folder, as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX
+            or az://CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
+            variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs pip install
+            'palladio-serve[object-store]'. Default: contents are in --file-storage-path.
         max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.
         max_request_bytes: Maximum size of a request body; a larger one gets a 413, a larger batch line an error.
             Default: 8 MiB plus 64 bytes per token of context, at most 32 MiB.
@@ -131,6 +141,7 @@ class HttpConfig:
     database_url: str | None = dataclasses.field(default=None, repr=False)
     database_connections: int = 4
     database_lease: float = 60.0
+    blob_store: str | None = None
     max_stored_responses: int = 10_000
     max_request_bytes: int | None = None
     max_request_values: int | None = None
@@ -178,6 +189,7 @@ class HttpConfig:
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
         require(all(self.weight_update_folders), "--weight-update-folders must not be empty")
+        require(self.blob_store is None or _BUCKET.fullmatch(self.blob_store) is not None, _NO_BUCKET)
         self._check_security()
         self._check_database()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):

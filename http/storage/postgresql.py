@@ -22,6 +22,7 @@ from palladio.http.storage.postgresql_locks import Locks
 from palladio.http.storage.postgresql_news import CHANNEL, News
 from palladio.http.storage.postgresql_schema import of_postgresql
 from palladio.http.storage.postgresql_session import DATABASE_AWAY, LOST, RETRY_AFTER, Connector, Session
+from palladio.http.storage.store import identity_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.interface.errors import ConfigError
@@ -46,8 +47,7 @@ _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _VERSION = """
 CREATE TABLE IF NOT EXISTS palladio_schema (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    version INTEGER NOT NULL,
-    identity TEXT NOT NULL
+    version INTEGER NOT NULL
 )
 """
 
@@ -210,15 +210,16 @@ def _make_tables(session: Session, schema: str, changes: Sequence[str]) -> str:
     execute = _Transaction(session).execute
     execute("SELECT pg_advisory_xact_lock(?)", (_SCHEMA_LOCK,))
     execute(of_postgresql(_VERSION))
-    execute("INSERT INTO palladio_schema VALUES (1, 0, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
-    row = execute("SELECT version, identity FROM palladio_schema").fetchone()
+    execute("INSERT INTO palladio_schema VALUES (1, 0) ON CONFLICT DO NOTHING")
+    row = execute("SELECT version FROM palladio_schema").fetchone()
     if row["version"] > len(changes):
         raise ConfigError("--database-url: its tables were made by a later version of this server")
     for script in (schema, *changes[row["version"] :]):
         session.execute(of_postgresql(script))  # several statements, and no values
     execute("UPDATE palladio_schema SET version = ?", (len(changes),))
+    identity = identity_of(_Transaction(session))
     session.commit()
-    return str(row["identity"])
+    return identity
 
 
 @functools.lru_cache(maxsize=1024)

@@ -94,6 +94,13 @@ CREATE INDEX batches_by_owner ON batches (owner, id);
 CREATE INDEX responses_by_owner ON responses (owner, number);
 """
 
+_SETTINGS = """
+CREATE TABLE settings (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT;
+"""
+
 # Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
 SCHEMA = _FILES + _BATCHES + _RESPONSES
-CHANGES = (_OWNERS,)
+CHANGES = (_OWNERS, _SETTINGS)

@@ -1,5 +1,5 @@
 """Storage: what this server keeps: one database, in a folder (--file-storage-path) or shared by many servers
-(--database-url), and files in the folder."""
+(--database-url), and files in the folder, or in a bucket (--blob-store)."""
 
 import contextlib
 import dataclasses
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from palladio.http.storage.blob_folder import FolderBlobs
+from palladio.http.storage.blob_store import BlobStore
 from palladio.http.storage.database import Database
 from palladio.http.storage.schema import CHANGES, SCHEMA
 from palladio.http.storage.sqlite import SqliteDatabase
@@ -27,6 +29,9 @@ from palladio.runtime.interface.errors import ConfigError
 
 if TYPE_CHECKING:
     from palladio.http.storage.postgresql import PostgresqlDatabase
+
+
+_LONGEST_UPLOAD = 24 * 3600.0  # seconds: with other servers in the folder, younger contents may be of one under way
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,11 +55,13 @@ class Storage:
 
     Args:
         remove: called at the end, once nothing writes to the folder any more.
+        bucket: makes the BlobStore of contents; None: they are in the folder.
         shared: the database, instead of one in the folder.
 
     Attributes:
         folder: where it is.
         files: its part for the contents of files.
+        blobs: the contents of files.
         database: for everything else; every store keeps its own tables in it.
 
     Raises:
@@ -65,7 +72,11 @@ class Storage:
     database: Database
 
     def __init__(
-        self, folder: Path, remove: Callable[[], None] | None = None, shared: SharedDatabase | None = None
+        self,
+        folder: Path,
+        remove: Callable[[], None] | None = None,
+        bucket: Callable[[], BlobStore] | None = None,
+        shared: SharedDatabase | None = None,
     ) -> None:
         self.folder = folder
         self.files = folder / "files"
@@ -79,6 +90,9 @@ class Storage:
                 make_folder_within(self.files)
                 lock = _lock(folder, is_shared=shared is not None)
                 stack.callback(os.close, lock)
+                os.utime(lock)  # by the clock of this disk
+                begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
+                self.blobs: BlobStore = FolderBlobs(self.files, begun) if bucket is None else bucket()
                 if shared is None:
                     self.database = _open_sqlite(folder / "palladio.db")
                     stack.callback(self.database.close)

@@ -1,6 +1,7 @@
 """Store: what keeps tables in the database; its methods are transactions."""
 
 import functools
+import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -33,6 +34,13 @@ def transaction(
         return await store._database.run(lambda connection: work(store, connection, *args, **kwargs))
 
     return run
+
+
+def identity_of(connection: Connection) -> str:
+    """Of the database, which a copy of it keeps."""
+    insert = "INSERT INTO settings VALUES ('identity', ?) ON CONFLICT DO NOTHING"
+    connection.execute(insert, (secrets.token_hex(16),))
+    return str(connection.execute("SELECT value FROM settings WHERE name = 'identity'").fetchone()["value"])
 
 
 def insert_row(connection: Connection, table: str, values: Mapping[str, Any]) -> None:

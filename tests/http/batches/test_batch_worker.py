@@ -19,8 +19,7 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.line_runner import MAX_CRASHES
-from palladio.http.files import file_store
-from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
+from palladio.http.files.file_store import INPUT_PREFIX, FileStore
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_messages import TextEncoder
@@ -28,6 +27,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.storage import blob_folder
 from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.sqlite import SqliteDatabase
 from palladio.http.storage.storage import Storage
@@ -36,6 +36,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import ENDED, chat_line, jsonl
+from tests.http.storage.pieces import one_piece
 from tests.properties import examples
 
 
@@ -49,14 +50,12 @@ class Server:
         encoder = TextEncoder(engine, bounded=True)
         parts = (engine, config, ChatTemplate(config), encoder, told, Observer(told), self.storage)
         context = Context(*parts, Callers.of(config))
-        self.files = FileStore(self.storage.database, self.storage.files)
+        self.files = FileStore(self.storage.database, self.storage.blobs)
         self.store = BatchStore(self.storage.database)
         self.worker = BatchWorker(context, self.files, self.store)
 
     async def submit(self, content: bytes, endpoint: str = "/v1/chat/completions") -> str:
-        new = self.files.new(INPUT_PREFIX)
-        new.write(content)
-        new.seal()
+        new = await self.files.put(INPUT_PREFIX, one_piece(content))
         told = {"purpose": "batch", "filename": "in.jsonl", "expires_after": None, "owner": ""}
         await self.files.add(self.files.describe(new, **told))
         batch = Batch(
@@ -84,7 +83,7 @@ class Server:
     def results(self, file_id: str | None) -> list[dict[str, Any]]:
         if file_id is None:
             return []
-        return [json.loads(line) for line in self.files.path(file_id).read_text().splitlines()]
+        return [json.loads(line) for line in (self.storage.files / file_id).read_text().splitlines()]
 
 
 @contextlib.asynccontextmanager
@@ -137,9 +136,9 @@ class Killer:
         self.countdown = countdown
         self._wrap(patch, SqliteDatabase, "_transact")
         for name in ("__init__", "write", "seal", "discard"):
-            self._wrap(patch, NewFile, name)
-        unlink = file_store._unlink
-        patch.setattr(file_store, "_unlink", lambda paths: self._around(unlink, paths))
+            self._wrap(patch, blob_folder._NewFile, name)
+        unlink = blob_folder._unlink
+        patch.setattr(blob_folder, "_unlink", lambda paths: self._around(unlink, paths))
 
     @property
     def has_struck(self) -> bool:
@@ -300,7 +299,7 @@ async def test_a_full_disk_delays_a_batch(
     async with serving(tmp_path, engine) as server:
         batch_id = await server.submit(jsonl([chat_line(1)]))
         with monkeypatch.context() as patch:
-            patch.setattr(NewFile, "seal", full)
+            patch.setattr(blob_folder._NewFile, "seal", full)
             await server.wait_for(batch_id, lambda batch: batch.status == "finalizing")
             async with asyncio.timeout(10):
                 while "stopped and is retried" not in caplog.text:
@@ -319,9 +318,9 @@ async def test_contents_that_somebody_removed(tmp_path: Path, tokenizer: Tokeniz
         running = await server.submit(jsonl([chat_line(1)]))
         batch = await server.wait_for(running, lambda batch: batch.status == "in_progress")
         await server.worker.stop()
-        server.files.path(batch.input_file_id).unlink()
+        (server.storage.files / batch.input_file_id).unlink()
         fresh = await server.submit(jsonl([chat_line(1)]))
-        server.files.path((await server.store.get(fresh, SERVER)).input_file_id).unlink()
+        (server.storage.files / (await server.store.get(fresh, SERVER)).input_file_id).unlink()
     async with serving(tmp_path, FakeEngine(tokenizer, reply="x")) as server:
         batch = await server.ended(running)
         assert (batch.status, batch.total, batch.completed, batch.failed) == ("completed", 1, 0, 0)

@@ -10,6 +10,7 @@ import sqlite3
 import pytest
 
 from palladio.http.files import file_store
+from palladio.http.storage import blob_folder
 from palladio.http.storage.storage import Storage
 from tests.http.conftest import OpenStorage, wait_until
 from tests.http.files.uploads import CONTENT, names, start_work, upload
@@ -35,7 +36,7 @@ def test_a_full_disk_is_a_507_and_leaves_nothing(start, storage: Storage, monkey
 
     for method in ("write", "seal"):
         with monkeypatch.context() as patch:
-            patch.setattr(file_store.NewFile, method, full)
+            patch.setattr(blob_folder._NewFile, method, full)
             answer = upload(http)
         assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
         assert names(storage) == set()
@@ -109,13 +110,13 @@ def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Stora
 
 def test_an_upload_that_is_deleted_under_way_is_a_503(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     http = start(storage)
-    seal = file_store.NewFile.seal
+    seal = blob_folder._NewFile.seal
 
-    def seal_nothing(new: file_store.NewFile) -> None:
+    def seal_nothing(new: blob_folder._NewFile) -> None:
         shutil.rmtree(storage.files)
         seal(new)
 
-    monkeypatch.setattr(file_store.NewFile, "seal", seal_nothing)
+    monkeypatch.setattr(blob_folder._NewFile, "seal", seal_nothing)
     answer = upload(http)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
     assert http.get("/v1/files").json()["data"] == []
@@ -129,10 +130,10 @@ def test_a_disk_that_cannot_be_written_is_a_503(
 ) -> None:
     http = start(storage)
 
-    def refuse(new: file_store.NewFile) -> None:
+    def refuse(new: blob_folder._NewFile) -> None:
         raise OSError(number, os.strerror(number), str(storage.files / "x"))
 
-    monkeypatch.setattr(file_store.NewFile, "seal", refuse)
+    monkeypatch.setattr(blob_folder._NewFile, "seal", refuse)
     answer = upload(http)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "storage_unavailable")

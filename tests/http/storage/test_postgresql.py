@@ -22,12 +22,12 @@ if missing() is None:
 
 pytestmark = pytest.mark.postgres
 
-TABLE = "CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, word TEXT)"
+TABLES = SCHEMA + "CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, word TEXT)"
 
 
 @pytest.fixture
 def database(database_url: SecretUrl) -> Iterator["PostgresqlDatabase"]:
-    with contextlib.closing(PostgresqlDatabase(database_url, TABLE, (), 2)) as opened:
+    with contextlib.closing(PostgresqlDatabase(database_url, TABLES, CHANGES, 2)) as opened:
         yield opened
 
 
@@ -102,7 +102,7 @@ async def is_free(database: "PostgresqlDatabase", name: str) -> bool:
 async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_process_ends(
     database: "PostgresqlDatabase", database_url: SecretUrl
 ) -> None:
-    other = PostgresqlDatabase(database_url, TABLE, (), 1)
+    other = PostgresqlDatabase(database_url, TABLES, CHANGES, 1)
     async with other.exclusive("a") as first, database.exclusive("a") as second, database.exclusive("b") as third:
         assert (first, second, third) == (True, False, True)
         async with database.exclusive("b") as again:
@@ -117,7 +117,7 @@ async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_proce
 async def test_subscribers_of_all_servers_hear_of_what_is_committed(
     database: "PostgresqlDatabase", database_url: SecretUrl
 ) -> None:
-    other, heard = PostgresqlDatabase(database_url, TABLE, (), 1), asyncio.Event()
+    other, heard = PostgresqlDatabase(database_url, TABLES, CHANGES, 1), asyncio.Event()
     loop = asyncio.get_running_loop()
     other.subscribe(lambda: loop.call_soon_threadsafe(heard.set))
     async with asyncio.timeout(10):
@@ -143,7 +143,7 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
 ) -> None:
     server = PostgresServer.create(tmp_path / "server")
     server.start()
-    database = PostgresqlDatabase(SecretUrl(server.url()), TABLE, (), 1)
+    database = PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 1)
     await database.run(add(1))
     server.stop()
     for _ in range(3):
