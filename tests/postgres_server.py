@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -54,10 +55,16 @@ class PostgresServer:
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def create(cls, folder: Path, *, is_durable: bool = False) -> "PostgresServer":
-        """Makes the cluster. Args: is_durable: it survives a crash of the machine, as real ones do."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _give_away(folder)
+    def create(cls, *, is_durable: bool = False) -> "PostgresServer":
+        """Makes the cluster, in a folder that PostgreSQL's user may enter: pytest closes its own to all others.
+
+        Args:
+            is_durable: it survives a crash of the machine, as real ones do.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="palladio-postgres-"))
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
@@ -91,6 +98,11 @@ class PostgresServer:
             self.process.send_signal(how)
         self.process.wait(30)
         self.process = None
+
+    def remove(self) -> None:
+        """Stops it, and nothing is left."""
+        self.stop()
+        shutil.rmtree(self.folder)
 
     def url(self, options: str = "", database: str = "postgres") -> str:
         rest = f"?options={urllib.parse.quote(options)}" if options else ""
@@ -127,11 +139,3 @@ def _as_user() -> dict[str, Any]:
     """PostgreSQL refuses to run as root."""
     return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "cwd": "/"} if os.geteuid() == 0 else {}
 
-
-def _give_away(folder: Path) -> None:
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        for parent in folder.parents:  # pytest's folders are for their user alone
-            if parent != Path("/tmp") and str(parent).startswith("/tmp/"):
-                parent.chmod(parent.stat().st_mode | 0o111)

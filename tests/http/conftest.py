@@ -78,15 +78,15 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres() -> Iterator[PostgresServer]:
     """It is left running: who stops it starts it again."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    server = PostgresServer.create(tmp_path_factory.mktemp("postgres"))
+    server = PostgresServer.create()
     server.start()
     yield server
-    server.stop()
+    server.remove()
 
 
 _SCHEMAS = itertools.count(1)

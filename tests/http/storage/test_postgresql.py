@@ -139,9 +139,9 @@ def test_servers_that_start_at_once_make_the_tables_once(database_url: SecretUrl
 
 
 async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = PostgresServer.create(tmp_path / "server")
+    server = PostgresServer.create()
     server.start()
     database = PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 1)
     await database.run(add(1))
@@ -161,7 +161,7 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
             await asyncio.sleep(0.1)
     assert await numbers(database) == [1, 3]
     database.close()
-    server.stop()
+    server.remove()
 
 
 def test_servers_of_one_database_share_a_folder_and_others_are_refused(
