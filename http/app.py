@@ -179,7 +179,9 @@ def open_storage(config: HttpConfig) -> Storage:
         return Storage.temporary()
     bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
     given = config.database_url
-    shared = None if given is None else SharedDatabase(SecretUrl(given), config.database_connections)
+    shared = (
+        None if given is None else SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
+    )
     return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared)
 
 

@@ -138,4 +138,3 @@ def _program(name: str) -> str:
 def _as_user() -> dict[str, Any]:
     """PostgreSQL refuses to run as root."""
     return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "cwd": "/"} if os.geteuid() == 0 else {}
-

@@ -5,12 +5,13 @@ A line has one result, whatever happens, and is counted in the transaction that 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import orjson
 
-from palladio.http.batches.batch import LIVE, Batch, Usage
+from palladio.http.batches.batch import LIVE, Batch, Status, Usage
+from palladio.http.batches.batch_claims import drop_ranges, finish_ranges, make_ranges
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
 from palladio.http.security.callers import SERVER, Caller
@@ -45,6 +46,7 @@ class BatchStore(Store):
             message = f"input_file_id: the purpose of {file.id} is {file.purpose}; upload it with purpose batch"
             raise InvalidRequestError(message, param="input_file_id")
         insert_row(connection, "batches", dataclasses.asdict(batch))
+        connection.notify()
         hold_file(connection, batch.input_file_id, batch.id)
 
     @transaction
@@ -64,10 +66,10 @@ class BatchStore(Store):
         return [Batch.of(row) for row in connection.execute(query, (*owners, after, limit))]
 
     @transaction
-    def live(self, connection: Connection) -> list[str]:
-        """The ids of those that have not ended, the oldest first."""
-        query = f"SELECT id FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
-        return [row["id"] for row in connection.execute(query, LIVE)]
+    def live(self, connection: Connection) -> dict[str, Status]:
+        """Of those that have not ended, the oldest first."""
+        query = f"SELECT id, status FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
+        return {row["id"]: row["status"] for row in connection.execute(query, LIVE)}
 
     @transaction
     def cancel(self, connection: Connection, batch_id: str, caller: Caller) -> Batch:
@@ -81,18 +83,31 @@ class BatchStore(Store):
         if batch.status not in ("validating", "in_progress"):
             what = "all of its lines have results" if batch.status == "finalizing" else f"it is {batch.status}"
             raise HttpError(ErrorBody(409, f"batch {batch_id} cannot be cancelled: {what}", code="batch_ended"))
+        drop_ranges(connection, batch_id)
+        connection.notify()
         return _update(connection, batch_id, status="cancelling", cancelling_at=self._time())
 
     @transaction
-    def begin(self, connection: Connection, batch_id: str, *, total: int, model: str) -> Batch:
-        """Its file is read, and what is wrong in it is among the results."""
-        values = _counts(connection, batch_id) | {"total": total, "model": model}
-        return _advance(connection, batch_id, "validating", "in_progress", in_progress_at=self._time(), **values)
+    def begin(self, connection: Connection, batch_id: str, *, total: int, last_line: int, model: str) -> Batch:
+        """Its file is read, and what is wrong in it is among the results. Args: last_line: its number."""
+        values = _counts(connection, batch_id) | {"total": total, "model": model, "in_progress_at": self._time()}
+        before = _find(connection, batch_id, for_update=True)
+        if before.status == "validating":
+            make_ranges(connection, batch_id, last_line)
+            connection.notify()
+        return _advance(connection, batch_id, "validating", "in_progress", **values)
 
     @transaction
     def finalize(self, connection: Connection, batch_id: str, *, is_expired: bool) -> Batch:
-        """Every line has a result."""
+        """Every line has a result; as long as ranges of lines are left, the batch stays as it is. Args: is_expired: the
+        lines of those ranges, too."""
         now = self._time()
+        before = _find(connection, batch_id, for_update=True)
+        query = "SELECT 1 FROM batch_ranges WHERE batch_id = ? LIMIT 1"
+        if not is_expired and connection.execute(query, (batch_id,)).fetchone() is not None:
+            return before
+        drop_ranges(connection, batch_id)
+        connection.notify()
         times = {"finalizing_at": now} | ({"expired_at": now} if is_expired else {})
         return _advance(connection, batch_id, "in_progress", "finalizing", **times)
 
@@ -107,9 +122,11 @@ class BatchStore(Store):
     def end(
         self, connection: Connection, batch_id: str, output: StoredFile | None, errors: StoredFile | None
     ) -> tuple[Batch, list[str]]:
-        """The files of its results are on the disk. Returns the ids of the contents to drop, too."""
-        batch, now = _find(connection, batch_id), self._time()
-        assert batch.status in ("cancelling", "finalizing"), batch.status
+        """The contents of its result files are stored. Returns the ids of the contents to drop, too: of its input, or,
+        if another server was faster, of these files."""
+        batch, now = _find(connection, batch_id, for_update=True), self._time()
+        if batch.status not in ("cancelling", "finalizing"):
+            return batch, [file.id for file in (output, errors) if file is not None]
         if batch.status == "cancelling":
             ended: dict[str, Any] = {"status": "cancelled", "cancelled_at": now}
         elif batch.expired_at is not None:
@@ -124,25 +141,46 @@ class BatchStore(Store):
         return batch, _end(connection, batch)
 
     @transaction
-    def add_results(self, connection: Connection, batch_id: str, results: Sequence[LineResult]) -> None:
-        """Those of lines that have one already are left out, the counts go with the others."""
+    def add_results(
+        self,
+        connection: Connection,
+        batch_id: str,
+        results: Sequence[LineResult],
+        finished: Set[int] = frozenset(),
+    ) -> None:
+        """Those of lines that have one already are left out, the counts go with the others; and so are all once the
+        batch has ended, or ends and another server has looked for lines without a result.
+
+        Args:
+            finished: ranges of which all lines have results now, by their first lines.
+        """
         rows = [(batch_id, result.line, int(result.succeeded), result.record) for result in results]
         made = insert_rows(connection, "batch_results", _RESULT, rows, "ON CONFLICT DO NOTHING RETURNING line")
         new = {row["line"] for row in made}
+        left = set(new)
         counts = dict.fromkeys(("completed", "failed", *(field.name for field in dataclasses.fields(Usage))), 0)
         for result in results:
-            is_new = result.line in new
-            new.discard(result.line)
+            is_new = result.line in left
+            left.discard(result.line)
             if is_new and not result.was_left:
                 counts["completed" if result.succeeded else "failed"] += 1
                 for name, number in dataclasses.asdict(result.usage()).items():
                     counts[name] += number
         changes = ", ".join(f"{name} = {name} + ?" for name in counts)
-        connection.execute(f"UPDATE batches SET {changes} WHERE id = ?", (*counts.values(), batch_id))
+        statement = f"UPDATE batches SET {changes} WHERE id = ? AND status IN ('in_progress', 'cancelling')"
+        if connection.execute(statement, (*counts.values(), batch_id)).rowcount:
+            finish_ranges(connection, batch_id, finished)
+            return
+        # The batch has ended, or is about to: its files are made of the results that there were.
+        connection.executemany(
+            "DELETE FROM batch_results WHERE batch_id = ? AND line = ?", [(batch_id, line) for line in new]
+        )
 
     @transaction
     def add_faults(self, connection: Connection, batch_id: str, results: Sequence[LineResult]) -> None:
         """Of lines that are no requests; they are counted when all lines have been looked at."""
+        if _find(connection, batch_id).status != "validating":
+            return  # another server has looked at all of them
         rows = [(batch_id, result.line, 0, result.record) for result in results]
         insert_rows(connection, "batch_results", _RESULT, rows, "ON CONFLICT DO NOTHING")
 
@@ -180,6 +218,10 @@ class BatchStore(Store):
         query = "SELECT line, num_crashes FROM batch_crashes WHERE batch_id = ?"
         return {row["line"]: row["num_crashes"] for row in connection.execute(query, (batch_id,))}
 
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._now()
+
     def _time(self) -> int:
         return int(self._now())
 
@@ -212,6 +254,6 @@ def _counts(connection: Connection, batch_id: str) -> dict[str, int]:
 def _end(connection: Connection, batch: Batch) -> list[str]:
     if batch.status in LIVE:
         return []
-    for table in ("batch_results", "batch_crashes"):
+    for table in ("batch_results", "batch_crashes", "batch_ranges"):
         connection.execute(f"DELETE FROM {table} WHERE batch_id = ?", (batch.id,))
     return release_file(connection, batch.input_file_id, batch.id)

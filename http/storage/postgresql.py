@@ -18,8 +18,8 @@ from typing import Any, ClassVar, TypeVar
 import psycopg
 
 from palladio.http.storage.database import Connection, Cursor
+from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
 from palladio.http.storage.postgresql_locks import Locks
-from palladio.http.storage.postgresql_news import CHANNEL, News
 from palladio.http.storage.postgresql_schema import of_postgresql
 from palladio.http.storage.postgresql_session import DATABASE_AWAY, LOST, RETRY_AFTER, Connector, Session
 from palladio.http.storage.store import identity_of
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Transaction:
-    for_update: ClassVar[str] = "FOR UPDATE"
+    for_update: ClassVar[str] = "FOR NO KEY UPDATE"  # rows that refer to these are no hindrance
     skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
     clock: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
@@ -78,7 +78,8 @@ class _Transaction:
 class PostgresqlDatabase:
     """
     Args:
-        num_connections: for transactions. Two more are for locks and for news.
+        num_connections: for transactions. Two more are for locks and for the heartbeat.
+        lease: seconds for which this server counts as alive after a sign of life.
 
     Attributes:
         identity: of the tables; other databases have others.
@@ -89,8 +90,11 @@ class PostgresqlDatabase:
 
     is_shared = True
 
-    def __init__(self, url: SecretUrl, schema: str, changes: Sequence[str], num_connections: int) -> None:
+    def __init__(
+        self, url: SecretUrl, schema: str, changes: Sequence[str], num_connections: int = 4, lease: float = 60.0
+    ) -> None:
         self.server = uuid.uuid4().hex
+        self._lease = lease
         self._connector = Connector(url)
         self._threads = concurrent.futures.ThreadPoolExecutor(num_connections, thread_name_prefix="database")
         self._sessions: dict[int, Session] = {}  # by thread
@@ -100,11 +104,11 @@ class PostgresqlDatabase:
         try:
             with self._connector.connect() as session:
                 self.identity = _make_tables(session, schema, changes)
-                self._set_clock(session)
+                self._renew(session)
         except psycopg.Error as error:
             raise ConfigError(f"--database-url {self._connector.explain(error)}") from None
         self._locks = Locks(self._connector, self.identity)
-        self._news = News(self._connector, self._set_clock)
+        self._heartbeat = Heartbeat(self._connector, lease, self._renew)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._transact, work)))
@@ -127,11 +131,14 @@ class PostgresqlDatabase:
                 self._locks.leave(name)
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        self._news.subscribe(wake)
+        self._heartbeat.subscribe(wake)
 
     def close(self) -> None:
-        self._news.close()
+        self._heartbeat.close()
+        leave = self._threads.submit(self._transact, self._leave)
         self._threads.shutdown()
+        if isinstance(error := leave.exception(), HttpError):  # others wait until the lease ends
+            logger.error("This server could not be signed off: %s", error)
         self._locks.close()
         for session in self._sessions.values():
             session.close()
@@ -195,10 +202,19 @@ class PostgresqlDatabase:
     def _say_unavailable(self, error: psycopg.Error) -> None:
         logger.error("The database cannot be used: %s", self._connector.explain(error))
 
-    def _set_clock(self, session: Session) -> None:
-        begun = time.monotonic()
-        (row,) = session.execute(f"SELECT {_Transaction.clock} AS now").fetchall()
-        self._clock_offset = row["now"] - (begun + time.monotonic()) / 2
+    def _renew(self, session: Session) -> None:
+        """Renews the lease, and looks at the shared clock."""
+        begun, clock = time.monotonic(), _Transaction.clock
+        found = session.execute(
+            f"INSERT INTO servers (id, lease_until) VALUES (%s, {clock} + %s) ON CONFLICT (id) "
+            f"DO UPDATE SET lease_until = excluded.lease_until RETURNING {clock} AS now",
+            (self.server, self._lease),
+        )
+        self._clock_offset = found.fetchall()[0]["now"] - (begun + time.monotonic()) / 2
+
+    def _leave(self, connection: Connection) -> None:
+        connection.execute("DELETE FROM servers WHERE id = ?", (self.server,))
+        connection.notify()
 
 
 def _make_tables(session: Session, schema: str, changes: Sequence[str]) -> str:

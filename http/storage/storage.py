@@ -40,10 +40,12 @@ class SharedDatabase:
 
     Attributes:
         num_connections: of this server, for transactions.
+        lease: seconds for which a server counts as alive after a sign of life.
     """
 
     url: SecretUrl
     num_connections: int = 4
+    lease: float = 60.0
 
 
 class Storage:
@@ -137,7 +139,7 @@ def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
         raise ConfigError(
             f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"
         ) from error
-    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections)
+    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
 
 
 def _lock(folder: Path, *, is_shared: bool) -> int:

@@ -174,7 +174,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
         await server.worker.stop()
         batch_id = await server.submit(jsonl(LINES))
         if cancels:
-            await server.store.begin(batch_id, total=len(LINES), model="m")
+            await server.store.begin(batch_id, total=len(LINES), last_line=len(LINES), model="m")
             await server.store.cancel(batch_id, SERVER)
     for countdown in kills:
         with pytest.MonkeyPatch.context() as patch:

@@ -107,7 +107,7 @@ async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_proce
         assert (first, second, third) == (True, False, True)
         async with database.exclusive("b") as again:
             assert not again
-        other._locks._session.close()  # as its process ends
+        other._locks._session.close()  # as when its process ends
         async with asyncio.timeout(10):
             while not await is_free(database, "a"):
                 await asyncio.sleep(0.01)
