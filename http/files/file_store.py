@@ -216,6 +216,8 @@ class FileStore(Store):
     @transaction
     def _unknown(self, connection: Connection, file_ids: Sequence[str]) -> list[str]:
         """Of names of contents, those that belong to no file, and that nothing holds."""
+        if not file_ids:
+            return []
         marks = ", ".join("?" * len(file_ids))
         rows = connection.execute(f"SELECT id FROM files WHERE id IN ({marks})", tuple(file_ids)).fetchall()
         known = {row["id"] for row in rows}
