@@ -67,6 +67,12 @@ class BackgroundResponses:
     def find(self, response_id: str) -> RunningResponse | None:
         return self._running.get(response_id)
 
+    @property
+    def unended(self) -> list[str]:
+        """The ids of those that still run here."""
+        running = self._running.items()
+        return [name for name, one in running if one.events.response["status"] in _UNENDED]
+
     async def cancel(self, response_id: str) -> Response:
         """Ends one early, whether it runs or is only in the store, and returns it; one that has ended stays as it is.
 

@@ -9,7 +9,7 @@ import orjson
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.callers import Caller
 from palladio.http.storage.database import Connection, Database, Row
-from palladio.http.storage.store import Store, find_row, insert_row, transaction
+from palladio.http.storage.store import Condition, Store, find_row, insert_row, live_servers, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 _CHAIN = """
@@ -63,6 +63,7 @@ class ResponseStore(Store):
             "request": None if stored.request is None else orjson.dumps(stored.request),
             "events": stored.events,
             "owner": stored.owner,
+            "server": None if stored.request is None else self._database.server,
         }
         insert_row(connection, "responses", values)
         _insert_items(connection, stored.id, items, is_output=False)
@@ -77,12 +78,13 @@ class ResponseStore(Store):
         """What became of one that was added before it ended; False: it has been deleted or finished meanwhile."""
         found = connection.execute(
             """
-            UPDATE responses SET status = ?, response = ?, request = NULL, events = ?
+            UPDATE responses SET status = ?, response = ?, request = NULL, server = NULL, events = ?
             WHERE id = ? AND request IS NOT NULL
             """,
             (stored.response["status"], orjson.dumps(stored.response), stored.events, stored.id),
         )
         if found.rowcount:
+            connection.notify()  # it may run on another server, or somebody may wait for it there
             _insert_items(connection, stored.id, stored.response["output"], is_output=True)
         return found.rowcount > 0
 
@@ -99,6 +101,7 @@ class ResponseStore(Store):
         """Whether it was there, for this caller."""
         condition, owners = caller.condition()
         statement = f"DELETE FROM responses WHERE id = ? AND {condition}"
+        connection.notify()
         return connection.execute(statement, (response_id, *owners)).rowcount > 0
 
     @transaction
@@ -148,15 +151,37 @@ class ResponseStore(Store):
     @transaction
     def unfinished(self, connection: Connection) -> list[str]:
         """Those in the background that a server left before they ended, oldest first."""
-        statement = "SELECT id FROM responses WHERE request IS NOT NULL ORDER BY number"
-        return [row["id"] for row in connection.execute(statement)]
+        is_left, values = self._is_left(connection)
+        statement = f"SELECT id FROM responses WHERE request IS NOT NULL AND {is_left} ORDER BY number"
+        return [row["id"] for row in connection.execute(statement, values)]
+
+    @transaction
+    def ended(self, connection: Connection, ids: Sequence[str]) -> list[str]:
+        """Of these in the background, those that are deleted or have ended, wherever."""
+        found = set[str]()
+        for name in ids:
+            query = "SELECT 1 FROM responses WHERE id = ? AND request IS NOT NULL"
+            found |= {name} if connection.execute(query, (name,)).fetchone() is None else set()
+        return sorted(found)
 
     @transaction
     def take_up(self, connection: Connection, response_id: str) -> StoredResponse | None:
-        """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished."""
-        statement = "UPDATE responses SET attempts = attempts + 1 WHERE id = ? AND request IS NOT NULL RETURNING *"
-        rows = connection.execute(statement, (response_id,)).fetchall()
+        """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished, or another
+        server makes it."""
+        is_left, values = self._is_left(connection)
+        statement = (
+            "UPDATE responses SET attempts = attempts + 1, server = ? "
+            f"WHERE id = ? AND request IS NOT NULL AND (server = ? OR {is_left}) RETURNING *"
+        )
+        me = self._database.server
+        rows = connection.execute(statement, (me, response_id, me, *values)).fetchall()
         return _stored(rows[0]) if rows else None
+
+    def _is_left(self, connection: Connection) -> Condition:
+        """Its server has ended. On a database that is not shared, every server but this one has."""
+        return f"(server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)})))", (
+            self._database.server,
+        )
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:

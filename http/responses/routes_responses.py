@@ -66,7 +66,10 @@ def responses_router(
         if running is not None:
             return _events(running.log.follow(first))
         if stored.request is not None:
-            raise OverloadedError(f"{response_id} was interrupted when the server stopped, and waits to run again")
+            raise OverloadedError(
+                f"{response_id} runs on another server, or waits to run again after its server stopped; "
+                "ask again, for its events once it has ended"
+            )
         if stored.events is None:
             message = "only responses with background: true keep their events; leave out stream"
             raise InvalidRequestError(message, param="stream")
