@@ -30,6 +30,7 @@ class Heartbeat:
         self._interval = lease / _RENEWALS
         self._renew = renew
         self._subscribers: list[Callable[[], None]] = []
+        self._is_closed = False
         self._ended, self._end = os.pipe()  # readable: close was called
         self._thread = threading.Thread(target=self._run, name="database-heartbeat", daemon=True)
         self._thread.start()
@@ -38,7 +39,11 @@ class Heartbeat:
         self._subscribers.append(wake)
 
     def close(self) -> None:
+        """The lease is not renewed any more. A second call does nothing."""
         self._subscribers.clear()
+        if self._is_closed:
+            return
+        self._is_closed = True
         os.close(self._end)
         self._thread.join()
         os.close(self._ended)
