@@ -53,8 +53,9 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.settings.rules import require
 from palladio.http.storage.blob_bucket import open_bucket
-from palladio.http.storage.storage import Storage
+from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
 
 SHOWN_BATCHES = 20  # of the dashboard
@@ -168,8 +169,8 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
 def open_storage(config: HttpConfig) -> Storage:
     """
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it; --blob-store has no such folder
-            for its database, or lacks its package.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
+            --blob-store has no such folder for its database, or lacks its package.
     """
     url = config.blob_store
     if config.file_storage_path is None:
@@ -177,7 +178,11 @@ def open_storage(config: HttpConfig) -> Storage:
         require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
         return Storage.temporary()
     bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
-    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket)
+    given = config.database_url
+    shared = (
+        None if given is None else SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
+    )
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -72,6 +72,7 @@ ENVIRONMENT_READERS = {
     "runtime/process/process_transport.py": "as above",
 }
 LOCAL_IMPORTS = {
+    "http/storage/storage.py:_open_postgresql": "psycopg, an optional extra, is imported all over that module",
     "model/loading/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
     "model/loading/orbax_weights.py:_restore": "as above",
     "runtime/grammar/compiler.py:json_format_of": "as below",
