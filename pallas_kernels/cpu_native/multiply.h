@@ -2,7 +2,7 @@
 //
 // With bfloat16, rows are rounded to bfloat16, as in XLA's own product, and sums are float32. With int8, each row is
 // rounded to whole numbers of 16 or 8 bits, by its largest number; sums of a part of the inputs are exact. The largest
-// part (kInputs) times the largest numbers of a lane fits in 32 bits.
+// part (kPartBytes) times the largest numbers of a lane fits in 32 bits.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace palladio {
 
 constexpr int32_t kLargestShort = 127 * 256, kLargestByte = 127;
-static_assert(kInputs / 8 * kLargestShort * 128 < (int64_t{1} << 31), "a lane's sum would not fit");
+static_assert(kPartBytes / 8 * kLargestShort * 128 < (int64_t{1} << 31), "a lane's sum would not fit");
 
 inline bool HasAvx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -34,7 +34,8 @@ inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const float* x, const ui
     else
       avx2::Round(x + row * inputs, inputs, padded, reinterpret_cast<float*>(own));
   });
-  const Product product = {packed.get(), w, y, rows, inputs, padded, outputs, PartOf(inputs), size, 2};
+  const int64_t part = PartOf(inputs, 2), parts = std::max<int64_t>(1, (inputs + part - 1) / part);
+  const Product product = {packed.get(), w, y, rows, inputs, padded, outputs, part, parts, size, 2};
   RunProduct(pool, product, is_wide ? avx512::kBlocksOfFour<avx512::Bfloat16> : avx2::kBlocksOfTwo<avx2::Bfloat16>);
 }
 
@@ -55,7 +56,7 @@ inline const Blocks& Int8Blocks(bool is_wide, bool is_pairs) {
 inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64_t bits, bool only_avx2) {
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512vnni") && !only_avx2;
   const bool is_pairs = is_wide && bits == 16;
-  const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs);
+  const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs, 1);
   const int64_t parts = std::max<int64_t>(1, (of.inputs + part - 1) / part);
   const int64_t copies = is_pairs ? 2 : 1, size = is_wide ? 1 : 2, lanes = avx512::kLanes;
   const auto packed = Lines<char>(of.rows * copies * padded * size);
@@ -73,7 +74,7 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
     if (of.zeros)
       for (int64_t i = 0; i < of.inputs; ++i) sums[row * parts + i / part] += own[i];
   });
-  Product product = {packed.get(), of.w, of.y, of.rows * copies, of.inputs, padded, of.outputs, part, size, 1, parts};
+  Product product = {packed.get(), of.w, of.y, of.rows * copies, of.inputs, padded, of.outputs, part, parts, size, 1};
   product.factors = factors.data();
   product.starts = starts.get();
   product.sums = sums.data();

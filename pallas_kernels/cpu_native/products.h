@@ -22,8 +22,8 @@ namespace palladio {
 
 constexpr int kOutputs = 4;                  // of a block: their numbers are loaded once for all rows of a block
 constexpr int kRows = 4;                     // of a block: 16 sums stay in registers
-constexpr int64_t kInputs = 2048;            // of a part: a block's numbers stay in the first cache, sums in 32 bits
-constexpr int64_t kPanelBytes = 1 << 17;     // of rows: they stay in the second cache
+constexpr int64_t kPartBytes = 1 << 11;       // of an output's numbers: those of a block stay in the first cache
+constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second cache
 constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
 constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
 constexpr int64_t kLine = 64;                // bytes of a cache line
@@ -46,9 +46,8 @@ struct Product {
   const void* w;         // [outputs, inputs]
   float* y;              // [rows, outputs]
   int64_t rows, inputs, padded, outputs;
-  int64_t part;          // inputs of all parts but the last one
+  int64_t part, parts;   // inputs of all parts but the last one, and how many parts there are
   int64_t x_bytes, w_bytes;         // of a number
-  int64_t parts = 1;                // of the inputs
   const float* factors = nullptr;   // [rows]: y of whole numbers is multiplied by it
   const int32_t* starts = nullptr;  // [rows, parts, lanes]: of sums, of bytes
   const int32_t* sums = nullptr;    // [rows, parts]: of x, of whole numbers; where there are zeros
@@ -57,14 +56,13 @@ struct Product {
 };
 
 // Inputs of a part: all parts are of about one size, and of whole vectors.
-inline int64_t PartOf(int64_t inputs) {
-  const int64_t parts = std::max<int64_t>(1, (inputs + kInputs - 1) / kInputs);
+inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
+  const int64_t most = kPartBytes / w_bytes, parts = std::max<int64_t>(1, (inputs + most - 1) / most);
   return std::max<int64_t>(64, ((inputs + parts - 1) / parts + 63) / 64 * 64);
 }
 
-// Computes a block: the sums over inputs from `from` to `stop` of some rows and outputs, added to y unless they are the
-// first.
-using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t from, int64_t stop);
+// Computes a block: the sums over one part of the inputs of some rows and outputs, added to y unless they are the first.
+using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part);
 
 // Blocks by rows - 1, of kOutputs outputs, and of one.
 struct Blocks {
@@ -90,7 +88,8 @@ inline void Ask(const Product& p, int64_t first, int64_t stop, int64_t from, int
 
 // Some rows times some outputs, for one part of the inputs. While it computes with some outputs, it asks for the next.
 inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel, int64_t panel_end, int64_t first,
-                          int64_t stop, int64_t from, int64_t end) {
+                          int64_t stop, int64_t part) {
+  const int64_t from = part * p.part, end = std::min(p.inputs, from + p.part);
   const int64_t steps = (panel_end - panel + blocks.rows - 1) / blocks.rows;
   const int64_t share = ((end - from) / steps + 31) / 32 * 32, ahead = steps > 1 ? stop - first : kOutputs;
   for (int64_t row = panel, asked = from; row < panel_end; row += blocks.rows, asked += share)
@@ -99,28 +98,26 @@ inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel,
       const int64_t next = output + (is_whole ? kOutputs : 1), rows = std::min<int64_t>(blocks.rows, panel_end - row);
       if (asked < end)
         Ask(p, std::min(p.outputs, output + ahead), std::min(p.outputs, next + ahead), asked, std::min(share, end - asked));
-      (is_whole ? blocks.whole : blocks.last)[rows - 1](p, row, output, from, end);
+      (is_whole ? blocks.whole : blocks.last)[rows - 1](p, row, output, part);
       output = next;
     }
 }
 
 // All rows times some outputs. Rows go by in panels, which stay in the second cache; for each of them a group of outputs
-// stays in the first one.
+// stays in the first one. One block of rows walks the matrix from front to end.
 inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
+  if (p.rows <= blocks.rows) {
+    for (int64_t output = first; output < stop; output += kOutputs)
+      for (int64_t part = 0; part < p.parts; ++part)
+        MultiplyPanel(p, blocks, 0, p.rows, output, std::min(stop, output + kOutputs), part);
+    return;
+  }
   const int64_t size = std::max<int64_t>(1, kPanelBytes / (p.part * p.x_bytes) / blocks.rows) * blocks.rows;
   const int64_t group = std::max<int64_t>(1, kGroupBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
-  for (int64_t from = 0; from < std::max<int64_t>(1, p.inputs); from += p.part) {
-    const int64_t end = std::min(p.inputs, from + p.part);
-    for (int64_t panel = 0; panel < p.rows; panel += size) {
-      const int64_t panel_end = std::min(p.rows, panel + size);
-      if (panel_end - panel <= blocks.rows) {
-        MultiplyPanel(p, blocks, panel, panel_end, first, stop, from, end);
-        continue;
-      }
+  for (int64_t part = 0; part < p.parts; ++part)
+    for (int64_t panel = 0; panel < p.rows; panel += size)
       for (int64_t output = first; output < stop; output += group)
-        MultiplyPanel(p, blocks, panel, panel_end, output, std::min(stop, output + group), from, end);
-    }
-  }
+        MultiplyPanel(p, blocks, panel, std::min(p.rows, panel + size), output, std::min(stop, output + group), part);
 }
 
 // Packs all rows by a function of one row, on all threads where there is much to pack.
@@ -140,7 +137,7 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
 // Runs a product on all threads. A chunk is small enough that all threads end at about the same time.
 inline void RunProduct(xla::ffi::ThreadPool pool, const Product& p, const Blocks& blocks) {
   const int64_t fair = p.outputs / (4 * std::max<int64_t>(1, pool.num_threads()));
-  const int64_t most = kChunkBytes / std::max<int64_t>(1, p.inputs * p.w_bytes);
+  const int64_t most = kChunkBytes / (p.part * p.w_bytes);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
   Run(pool, {(p.outputs + size - 1) / size, [&p, &blocks, size](int64_t chunk) {
                Multiply(p, blocks, chunk * size, std::min(p.outputs, (chunk + 1) * size));

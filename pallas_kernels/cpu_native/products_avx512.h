@@ -56,8 +56,8 @@ struct Int8 {
   static constexpr int64_t kStep = 64;
   static constexpr bool kIsPairs = false;
 
-  static Sum Start(const Product& p, int64_t row, int64_t from) {
-    return _mm512_loadu_si512(p.starts + (row * p.parts + from / p.part) * kLanes);
+  static Sum Start(const Product& p, int64_t row, int64_t part) {
+    return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);
   }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) {
     return _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi8(int8_t(0x80)));
