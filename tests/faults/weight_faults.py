@@ -51,14 +51,14 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "spans of one request are joined as if they had one peak",
-        "pallas_kernels/cpu_native/attention.h",
+        "pallas_kernels/cpu_native/attention_spans.h",
         "const float weight = std::exp(state[r] - peak);",
         "const float weight = 1.0f;",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
         "a window's first key is one too early",
-        "pallas_kernels/cpu_native/attention.h",
+        "pallas_kernels/cpu_native/attention_spans.h",
         "std::max<int64_t>(0, last - a.window)",
         "std::max<int64_t>(0, last - a.window - 1)",
         ("tests/pallas_kernels/test_cpu_native.py",),
