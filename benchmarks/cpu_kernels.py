@@ -2,9 +2,9 @@
 
     python benchmarks/cpu_kernels.py [--cores 0,1] [--rounds 15] [--json out.json]
 
-Products have the shape of a 0.5B model's largest matrix, four matrices in turn, so that none stays in a cache; attention
-and the cache write have the heads of that model and pages of 16 tokens. All kernels take turns in each round, so that whatever
-else runs slows all alike.
+Products have the shape of a 0.5B model's largest matrix, four matrices in turn, so that none stays in a cache;
+attention and the cache write have the heads of that model and pages of 16 tokens. All kernels take turns in each round,
+so that whatever else runs slows all alike.
 """
 
 import argparse
