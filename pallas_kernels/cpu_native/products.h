@@ -21,8 +21,7 @@ namespace palladio {
 
 constexpr int kOutputs = 4;              // of a block: their numbers are loaded once for all rows of a block
 constexpr int kRows = 4;                 // of a block: 16 sums stay in registers
-constexpr int64_t kChunkBytes = 1 << 19;  // of a matrix: what a thread takes at a time
-constexpr int64_t kAsked = 4096;          // bytes that are asked for early: one page of memory, where hardware stops
+constexpr int64_t kChunkBytes = 1 << 17;  // of a matrix: what a thread takes at a time
 
 struct Bfloat16Product {
   const uint16_t* x;  // [rows, padded], bfloat16; 0 beyond the inputs
@@ -55,9 +54,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void BlockAvx512
     __m512bh x[R];
     for (int r = 0; r < R; ++r) x[r] = (__m512bh)_mm512_loadu_si512(p.x + (row + r) * p.padded + i);
     for (int o = 0; o < O; ++o) {
-      const uint16_t* numbers = p.w + (output + o) * p.inputs + i;
-      if (O == 1 && row == 0) _mm_prefetch((const char*)numbers + kAsked, _MM_HINT_T0);
-      const auto w = (__m512bh)_mm512_loadu_si512(numbers);
+      const auto w = (__m512bh)_mm512_loadu_si512(p.w + (output + o) * p.inputs + i);
       for (int r = 0; r < R; ++r) sums[r][o] = _mm512_dpbf16_ps(sums[r][o], w, x[r]);
     }
   }
@@ -102,21 +99,19 @@ using Block = void (*)(const Bfloat16Product&, int64_t, int64_t);
 // Blocks by rows and outputs: whole ones, and those at the edges.
 struct Blocks {
   int rows;                        // of a whole block
-  bool is_single;                  // one block of rows goes by one output at a time: memory is read in one stream
   Block whole[kRows], last[kRows];  // by rows - 1; of kOutputs outputs, and of one
 };
 
-const Blocks kAvx512Bf16 = {4, true,
+const Blocks kAvx512Bf16 = {4,
                             {BlockAvx512Bf16<1, 4>, BlockAvx512Bf16<2, 4>, BlockAvx512Bf16<3, 4>, BlockAvx512Bf16<4, 4>},
                             {BlockAvx512Bf16<1, 1>, BlockAvx512Bf16<2, 1>, BlockAvx512Bf16<3, 1>, BlockAvx512Bf16<4, 1>}};
-const Blocks kAvx2 = {2, false, {BlockAvx2<1, 4>, BlockAvx2<2, 4>}, {BlockAvx2<1, 1>, BlockAvx2<2, 1>}};
+const Blocks kAvx2 = {2, {BlockAvx2<1, 4>, BlockAvx2<2, 4>}, {BlockAvx2<1, 1>, BlockAvx2<2, 1>}};
 
 void Multiply(const Bfloat16Product& p, int64_t first, int64_t stop) {
   const bool is_wide = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
   const Blocks& blocks = is_wide ? kAvx512Bf16 : kAvx2;
-  const bool is_single = blocks.is_single && p.rows <= blocks.rows;
   for (int64_t output = first; output < stop;) {
-    const bool is_whole = !is_single && output + kOutputs <= stop;
+    const bool is_whole = output + kOutputs <= stop;
     for (int64_t row = 0; row < p.rows; row += blocks.rows) {
       const int64_t rows = std::min<int64_t>(blocks.rows, p.rows - row);
       (is_whole ? blocks.whole : blocks.last)[rows - 1](p, row, output);
