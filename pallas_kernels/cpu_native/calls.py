@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +23,41 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
 """The function of each call."""
 
 
-def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16."""
+def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, only_avx2: bool = False) -> jax.Array:
+    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
+
+    Args:
+        only_avx2: compute as on a CPU that has no AVX-512.
+    """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix)
+    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, only_avx2=only_avx2)
 
 
-def rows_times_int8(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix int8[in, out] → f32[T, out]. Nothing is rounded but sums."""
-    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(INT8, out)(rows, matrix)
+def rows_times_int8(
+    rows: jax.Array,
+    matrix: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None = None,
+    *,
+    bits: Literal[8, 16] = 16,
+    only_avx2: bool = False,
+) -> jax.Array:
+    """Each row is rounded to whole numbers, by its largest one; rows with what is not finite become NaN.
+
+    Args:
+        rows: f32[T, in]. matrix: int8[out, in].
+        scales: f32[out]; outputs are multiplied by them.
+        zeros: f32[out], subtracted from the numbers of the matrix; None: all are 0.
+        bits: of the rows' whole numbers.
+        only_avx2: as of `rows_times_bfloat16`.
+
+    Returns:
+        f32[T, out].
+    """
+    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
+    of_outputs = jnp.zeros(0, jnp.float32) if zeros is None else zeros
+    call = jax.ffi.ffi_call(INT8, out)
+    return call(rows, matrix, scales, of_outputs, bits=np.int64(bits), only_avx2=only_avx2)
 
 
 def paged_attention(
