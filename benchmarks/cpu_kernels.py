@@ -3,9 +3,9 @@
     python benchmarks/cpu_kernels.py [--cores 0,1] [--rounds 15] [--only products] [--rows 1 20 256] [--json out.json]
 
 Products have the shapes of a 0.5B model's largest matrices, several of each in turn, so that none stays in a cache.
-Each has its milliseconds, the bytes of the matrix that it reads a second as a share of what a plain read of memory gets on
-the same cores, and its multiplications and additions a second. Attention and the cache write have the heads of that
-model and pages of 16 tokens. All kernels take turns in each round, so that whatever else runs slows all alike.
+Each has its milliseconds, the bytes of the matrix that it reads a second as a share of what a plain read of memory
+gets on the same cores, and its multiplications and additions a second. Attention and the cache write have the heads of
+that model and pages of 16 tokens. All kernels take turns in each round, so that whatever else runs slows all alike.
 """
 
 import argparse
