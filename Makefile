@@ -40,7 +40,7 @@ help:
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make object-store  --blob-store against OpenStack Swift, an object store with the S3 API (20 MB, beside the environment)' \
 	  'make ray        the tests of palladio.ray on a Ray cluster of this machine, in an environment of their own (1.2 GB)' \
-  'make lint       ruff and mypy' \
+	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
 	  'make docs       rewrite docs/flags.md and docs/migrating from the flag tables' \

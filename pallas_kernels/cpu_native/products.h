@@ -25,6 +25,7 @@ constexpr int kRows = 4;                     // of a block: 16 sums stay in regi
 constexpr int64_t kPartBytes = 1 << 11;       // of an output's numbers: those of a block stay in the first cache
 constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second cache
 constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
+constexpr int64_t kStreamBytes = 1 << 19;  // the same, where memory is read in one stream
 constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
 constexpr int64_t kLine = 64;                // bytes of a cache line
 constexpr int64_t kPackedAlone = 1 << 15;    // numbers of rows that one thread packs
@@ -66,7 +67,8 @@ using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part
 
 // Blocks by rows - 1, of kOutputs outputs, and of one.
 struct Blocks {
-  int rows;  // of a whole block
+  int rows;         // of a whole block
+  bool is_streamed;  // one block of rows takes one output after the other: memory is read in one stream, which is faster
   Block whole[kRows], last[kRows];
 };
 
@@ -103,9 +105,16 @@ inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel,
     }
 }
 
+inline bool IsStreamed(const Product& p, const Blocks& blocks) { return blocks.is_streamed && p.rows <= blocks.rows; }
+
 // All rows times some outputs. Rows go by in panels, which stay in the second cache; for each of them a group of outputs
 // stays in the first one. One block of rows walks the matrix from front to end.
 inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
+  if (IsStreamed(p, blocks)) {
+    for (int64_t output = first; output < stop; ++output)
+      for (int64_t part = 0; part < p.parts; ++part) blocks.last[p.rows - 1](p, 0, output, part);
+    return;
+  }
   if (p.rows <= blocks.rows) {
     for (int64_t output = first; output < stop; output += kOutputs)
       for (int64_t part = 0; part < p.parts; ++part)
@@ -137,7 +146,7 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
 // Runs a product on all threads. A chunk is small enough that all threads end at about the same time.
 inline void RunProduct(xla::ffi::ThreadPool pool, const Product& p, const Blocks& blocks) {
   const int64_t fair = p.outputs / (4 * std::max<int64_t>(1, pool.num_threads()));
-  const int64_t most = kChunkBytes / (p.part * p.w_bytes);
+  const int64_t bytes = IsStreamed(p, blocks) ? kStreamBytes : kChunkBytes, most = bytes / (p.part * p.w_bytes);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
   Run(pool, {(p.outputs + size - 1) / size, [&p, &blocks, size](int64_t chunk) {
                Multiply(p, blocks, chunk * size, std::min(p.outputs, (chunk + 1) * size));
