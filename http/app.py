@@ -15,6 +15,8 @@ from palladio.http.batches.routes_batches import batches_router
 from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
+from palladio.http.fronts.peers import Alone, Peers
+from palladio.http.fronts.relay import Relay
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
 from palladio.http.observability.observer import Observer
@@ -64,6 +66,7 @@ def create_app(
     observability: ObservabilityConfig = ObservabilityConfig(),
     observer: Observer | None = None,
     storage: Storage | None = None,
+    peers: Peers | None = None,
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
@@ -73,6 +76,7 @@ def create_app(
     Args:
         observer: default: what `observability` says.
         storage: default: a temporary one.
+        peers: other front processes of the same server; default: there are none.
 
     Raises:
         ConfigError: --chat-template or --api-key-file cannot be read, an API key has two owners, --log-requests-target
@@ -80,6 +84,7 @@ def create_app(
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
+    peers = peers or Alone()
     callers = Callers.of(config)
     context = Context(
         engine,
@@ -90,6 +95,7 @@ def create_app(
         observer,
         storage or Storage.temporary(),
         callers,
+        peers,
     )
     middleware = [
         Middleware(RequestMiddleware, note=observer.errors.note_answer, root_path=config.root_path),
@@ -100,6 +106,8 @@ def create_app(
         Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
+    if not peers.is_alone:
+        middleware.append(Middleware(Relay, peers=peers, callers=callers))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
@@ -160,14 +168,17 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     app.include_router(dashboard_router(context, sampler, latest))
 
 
-def open_storage(config: HttpConfig) -> Storage:
+def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
     """
+    Args:
+        is_alone: it is this process's own; else that of several, and their parent holds it.
+
     Raises:
         ConfigError: --file-storage-path cannot be written, or another server uses it.
     """
     if config.file_storage_path is None:
         return Storage.temporary()
-    return Storage(Path(config.file_storage_path).expanduser())
+    return Storage(Path(config.file_storage_path).expanduser(), is_held=not is_alone)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -5,7 +5,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +31,7 @@ class Storage:
 
     Args:
         remove: called at the end, once nothing writes to the folder any more.
+        is_held: another process of this server holds the folder, and others of them may use it, too.
 
     Attributes:
         folder: where it is.
@@ -41,7 +42,7 @@ class Storage:
         ConfigError: the folder cannot be written, another server uses it, or what is in it is a link.
     """
 
-    def __init__(self, folder: Path, remove: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: Path, remove: Callable[[], None] | None = None, *, is_held: bool = False) -> None:
         self.folder = folder
         self.files = folder / "files"
         self._stack = contextlib.ExitStack()
@@ -52,7 +53,8 @@ class Storage:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
                 make_folder_within(self.files)
-                stack.callback(os.close, _lock(folder))
+                if not is_held:
+                    stack.callback(os.close, _lock(folder))
                 path = folder / "palladio.db"
                 os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
                 for suffix in DATABASE_SUFFIXES:
@@ -79,6 +81,31 @@ class Storage:
 
     def close(self) -> None:
         self._stack.close()
+
+
+@contextlib.contextmanager
+def hold_folder(given: str | None) -> Iterator[Path]:
+    """A folder for several processes of one server, which open it as one that is held.
+
+    Args:
+        given: --file-storage-path; None: a temporary one, which goes at the end.
+
+    Raises:
+        ConfigError: it cannot be written, or another server uses it.
+    """
+    with contextlib.ExitStack() as stack:
+        if given is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palladio-")))
+        else:
+            folder = Path(given).expanduser()
+        try:
+            make_folder(folder)
+            stack.callback(os.close, _lock(folder))
+        except OSError as error:
+            raise ConfigError(
+                f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
+            ) from error
+        yield folder
 
 
 def _lock(folder: Path) -> int:
