@@ -19,6 +19,7 @@ from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.fronts.relay import Relay
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
+from palladio.http.observability.joint_metrics import share_metrics
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.sampler import Sampler
@@ -86,6 +87,7 @@ def create_app(
         observer = create_observer(engine, config, observability)
     peers = peers or Alone()
     callers = Callers.of(config)
+    share_metrics(observer.metrics, peers)
     context = Context(
         engine,
         config,
@@ -158,7 +160,8 @@ def _add_batches(app: FastAPI, context: Context) -> BatchStore:
 
 def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     """Whoever serves the app starts and stops `app.state.sampler`; it is None with --no-ui."""
-    app.state.sampler = sampler = Sampler(context.engine, context.observer) if context.config.ui else None
+    sampler = Sampler(context.engine, context.observer, peers=context.peers) if context.config.ui else None
+    app.state.sampler = sampler
     if sampler is None:
         return
 
