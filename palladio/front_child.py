@@ -60,7 +60,7 @@ class FrontChild:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", "palladio.front_process"),
                     stdin=asyncio.subprocess.PIPE,
-                    env=environment,
+                    env=dict(environment),  # uvloop takes no other mapping
                     pass_fds=(theirs.fileno(), request.listener),
                     start_new_session=True,  # Ctrl-C in the terminal is for the parent, which then decides
                 )

@@ -67,7 +67,7 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
         shared = dataclasses.replace(http, file_storage_path=str(folder))
         logging.config.dictConfig(logging_config(http, observability.log_format))
         log_address(listener, http)
-        request = FrontRequest(0, 0, listener.fileno(), args.engine_config(), shared, observability)
+        request = FrontRequest(0, 0, listener.fileno(), False, args.engine_config(), shared, observability)
         with stop.on_signals():
             await Parent(request, transport, environment).run(stop)
 
@@ -150,7 +150,8 @@ class Parent:
         self._tell_state()
 
     async def _start_front(self) -> None:
-        request = msgspec.structs.replace(self._request, number=next(self._numbers))
+        number = next(self._numbers)
+        request = msgspec.structs.replace(self._request, number=number, is_replacement=number > self._count)
         front = await FrontChild.start(request, self, self._environment)
         self._fronts[request.number] = front
         self._show(front)

@@ -47,11 +47,13 @@ class FrontRequest(msgspec.Struct, frozen=True):
     Attributes:
         number: of this front, see front_number.
         channel, listener: descriptors, of the channel to the parent and of the port.
+        is_replacement: of a front that has ended.
     """
 
     number: int
     channel: int
     listener: int
+    is_replacement: bool
     config: EngineConfig
     http: HttpConfig
     observability: ObservabilityConfig
@@ -69,6 +71,7 @@ class _Front:
         self._channel: Channel | None = None
         self._answerers: dict[str, Answerer] = {ABORT_ALL: self._abort_all}
         self._leader = 0
+        self._is_told = asyncio.Event()  # of the engine's state
         self._elected = asyncio.Event()  # another one with each leader
 
     @contextlib.asynccontextmanager
@@ -89,12 +92,17 @@ class _Front:
         if tell.kind == STOP:
             self.stop.hit()
         elif tell.kind == STATE:
+            self._is_told.set()
             state = msgspec.msgpack.decode(tell.body, type=SharedState)
             self.engine.follow(state)
             if state.leader != self._leader:
                 self._leader = state.leader
                 elected, self._elected = self._elected, asyncio.Event()
                 elected.set()
+
+    async def first_state(self) -> None:
+        """Returns when the parent has told how the engine is."""
+        await self._is_told.wait()
 
     def answer(self, kind: str, answerer: Answerer) -> None:
         """See Peers.answer."""
@@ -163,6 +171,9 @@ async def _serve(request: FrontRequest) -> None:
 async def _serve_until_told(front: _Front, request: FrontRequest, listener: socket.socket) -> None:
     try:
         port = Port(listener, make_tls_context(request.http))
+        if request.is_replacement:
+            await front.first_state()
+            await front.engine.catch_up()  # meanwhile the others take the connections
         await serve_on(port, front.engine, request.http, request.observability, front.stop, front)
     except EngineDeadError:
         pass  # the parent knows

@@ -52,6 +52,21 @@ class FrontEngine(AsyncEngine):
     def num_restarts(self) -> int:
         return self._link.state.num_restarts
 
+    async def start(self) -> None:
+        """See AsyncEngine.start. A second call does nothing."""
+        if self._launch_task is None:
+            await super().start()
+
+    async def catch_up(self) -> None:
+        """Begins, and returns when this front is as far as the others, or they have no engine either."""
+        await self.start()
+        settled = asyncio.create_task(self._settled.wait())
+        while not settled.done() and self._link.state.phase == "ready":
+            changed = asyncio.create_task(self._link.wait())
+            await asyncio.wait((settled, changed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        settled.cancel()
+
     def follow(self, state: SharedState) -> None:
         """The engine's state is this now."""
         self._owners_model.show(state.model)
