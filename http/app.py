@@ -151,7 +151,8 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
     """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
     database = context.storage.database
-    files, batches = FileStore(database, context.storage.files), BatchStore(database)
+    files = FileStore(database, context.storage.files, before=context.peers.started)
+    batches = BatchStore(database)
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))

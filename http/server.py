@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
-from palladio.http.security.connection import Connection, ConnectionLimits
+from palladio.http.security.connection import Connection, ConnectionCounts, ConnectionLimits
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config
@@ -90,10 +90,16 @@ async def serve_async(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Port:
-    """Where a front process takes connections. Attributes: tls: serve HTTPS with it."""
+    """Where a front process takes connections.
+
+    Attributes:
+        tls: serve HTTPS with it.
+        counts: of its connections; None: no other process has any.
+    """
 
     listener: socket.socket
     tls: ssl.SSLContext | None
+    counts: ConnectionCounts | None = None
 
 
 async def serve_on(
@@ -111,7 +117,7 @@ async def serve_on(
     if peers.number <= 1:
         logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
-    server = _Server(make_settings(app, config, observability.log_format, port.tls))
+    server = _Server(make_settings(app, config, observability.log_format, port.tls, port.counts))
     sampler: Worker | None = app.state.sampler  # no worker of the engine's: it watches the drain, too
     if peers.is_alone:
         log_address(port.listener, config)
@@ -142,10 +148,15 @@ async def _lead(peers: Peers, workers: Sequence[Worker]) -> None:
 
 
 def make_settings(
-    app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
+    app: FastAPI,
+    config: HttpConfig,
+    log_format: LogFormat,
+    tls: ssl.SSLContext | None,
+    counts: ConnectionCounts | None = None,
 ) -> uvicorn.Config:
-    """uvicorn's configuration. Args: tls: serve HTTPS with it."""
-    limits = ConnectionLimits(config.request_read_timeout, config.response_write_timeout, config.max_connections)
+    """uvicorn's configuration. Args: tls: serve HTTPS with it. counts: see ConnectionLimits."""
+    read_timeout, write_timeout = config.request_read_timeout, config.response_write_timeout
+    limits = ConnectionLimits(read_timeout, write_timeout, config.max_connections, counts)
     settings = uvicorn.Config(
         app,
         http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # it only calls it

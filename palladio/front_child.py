@@ -30,13 +30,13 @@ class FrontParent(Protocol):
 class FrontChild:
     """
     Attributes:
-        number: see front_number.
+        number: see front_number. slot: of its connections' counts; another front may have it later.
         is_serving: it answers HTTP. is_ready: it takes requests for the engine.
         failure: why it could not start, and another one could not either.
     """
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, parent: FrontParent) -> None:
-        self.number = number
+    def __init__(self, request: FrontRequest, process: asyncio.subprocess.Process, parent: FrontParent) -> None:
+        self.number, self.slot = request.number, request.slot
         self.is_serving = self.is_ready = False
         self.failure: PalladioError | None = None
         self._kept: dict[str, bytes] = {}
@@ -61,11 +61,11 @@ class FrontChild:
                     *(sys.executable, "-P", "-m", "palladio.front_process"),
                     stdin=asyncio.subprocess.PIPE,
                     env=dict(environment),  # uvloop takes no other mapping
-                    pass_fds=(theirs.fileno(), request.listener),
+                    pass_fds=(theirs.fileno(), request.listener, request.counts),
                     start_new_session=True,  # Ctrl-C in the terminal is for the parent, which then decides
                 )
                 words = msgspec.json.encode(msgspec.structs.replace(request, channel=theirs.fileno()))
-            child = cls(request.number, process, parent)
+            child = cls(request, process, parent)
             await child.connect(ours)
             stack.pop_all()
         assert process.stdin is not None

@@ -11,6 +11,9 @@ import dataclasses
 import itertools
 import logging
 import logging.config
+import os
+import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -20,6 +23,7 @@ import uvloop
 from palladio.front_child import FrontChild, ask_each
 from palladio.front_process import ABORT_ALL, DEPARTED, EVERY, FrontRequest
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
+from palladio.http.security.connection import COUNTS_BYTES
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.log_config import logging_config
 from palladio.http.storage.storage import hold_folder
@@ -67,7 +71,16 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
         shared = dataclasses.replace(http, file_storage_path=str(folder))
         logging.config.dictConfig(logging_config(http, observability.log_format))
         log_address(listener, http)
-        request = FrontRequest(0, 0, listener.fileno(), False, args.engine_config(), shared, observability)
+        counts = stack.enter_context(tempfile.TemporaryFile())
+        counts.truncate(COUNTS_BYTES * http.api_server_count)
+        request = FrontRequest(
+            listener=listener.fileno(),
+            counts=counts.fileno(),
+            config=args.engine_config(),
+            http=shared,
+            observability=observability,
+            started=time.time(),
+        )
         with stop.on_signals():
             await Parent(request, transport, environment).run(stop)
 
@@ -100,8 +113,8 @@ class Parent:
         Raises:
             PalladioError: the engine cannot start, or the fronts cannot.
         """
-        for _ in range(self._count):
-            await self._start_front()
+        for slot in range(self._count):
+            await self._start_front(slot)
         await self._engine.start()
         first = asyncio.create_task(stop.wait(1))
         ready = asyncio.create_task(self._say_ready())
@@ -149,9 +162,10 @@ class Parent:
             self._are_gone.set()
         self._tell_state()
 
-    async def _start_front(self) -> None:
+    async def _start_front(self, slot: int) -> None:
         number = next(self._numbers)
-        request = msgspec.structs.replace(self._request, number=number, is_replacement=number > self._count)
+        is_late = number > self._count
+        request = msgspec.structs.replace(self._request, number=number, slot=slot, is_replacement=is_late)
         front = await FrontChild.start(request, self, self._environment)
         self._fronts[request.number] = front
         self._show(front)
@@ -164,6 +178,7 @@ class Parent:
         how = await front.run()
         del self._fronts[front.number]
         self._engine.end_front(front.number)
+        os.pwrite(self._request.counts, bytes(COUNTS_BYTES), COUNTS_BYTES * front.slot)  # its connections have ended
         for kind in _KEPT:
             if (answer := front.kept(kind)) is not None:
                 self._departed[kind].append(answer)
@@ -182,7 +197,7 @@ class Parent:
             logger.error(message, front.number, how)
             await asyncio.sleep(_PAUSE)
             if not self._is_stopping:
-                await self._start_front()
+                await self._start_front(front.slot)
 
     def _fail(self, failure: Exception) -> None:
         if not self._failure.done():

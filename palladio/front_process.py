@@ -11,6 +11,7 @@ if __name__ == "__main__":  # the parent decides when to end, also while this pr
 
 import asyncio
 import contextlib
+import mmap
 import os
 import socket
 import sys
@@ -22,6 +23,7 @@ import uvloop
 
 from palladio.http.fronts.peers import Answerer
 from palladio.http.listening import Stop
+from palladio.http.security.connection import ConnectionCounts
 from palladio.http.security.tls import make_tls_context
 from palladio.http.server import Port, serve_on
 from palladio.http.settings.http_config import HttpConfig
@@ -47,16 +49,21 @@ class FrontRequest(msgspec.Struct, frozen=True):
     Attributes:
         number: of this front, see front_number.
         channel, listener: descriptors, of the channel to the parent and of the port.
+        counts: descriptor of the memory that ConnectionCounts share. slot: this front's part of it.
+        started: when the server was, in seconds since the epoch.
         is_replacement: of a front that has ended.
     """
 
-    number: int
-    channel: int
     listener: int
-    is_replacement: bool
+    counts: int
     config: EngineConfig
     http: HttpConfig
     observability: ObservabilityConfig
+    started: float
+    number: int = 0
+    channel: int = -1
+    slot: int = 0
+    is_replacement: bool = False
 
 
 class _Front:
@@ -65,7 +72,7 @@ class _Front:
     is_alone = False
 
     def __init__(self, request: FrontRequest) -> None:
-        self.number = request.number
+        self.number, self.started = request.number, request.started
         self.stop = Stop()
         self.engine = FrontEngine(request.config, self._order, request.number)
         self._channel: Channel | None = None
@@ -170,7 +177,8 @@ async def _serve(request: FrontRequest) -> None:
 
 async def _serve_until_told(front: _Front, request: FrontRequest, listener: socket.socket) -> None:
     try:
-        port = Port(listener, make_tls_context(request.http))
+        counts = ConnectionCounts(memoryview(mmap.mmap(request.counts, 0)), request.slot)
+        port = Port(listener, make_tls_context(request.http), counts)
         if request.is_replacement:
             await front.first_state()
             await front.engine.catch_up()  # meanwhile the others take the connections

@@ -7,6 +7,7 @@ the database. What a crash leaves between the two is in the folder alone, and is
 import asyncio
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import sqlite3
@@ -130,13 +131,17 @@ class FileStore(Store):
     Args:
         folder: of the contents.
         now: seconds since the epoch.
+        before: likewise; contents from later may be those of another process of this server.
     """
 
-    def __init__(self, database: Database, folder: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Database, folder: Path, now: Callable[[], float] = time.time, before: float = math.inf
+    ) -> None:
         super().__init__(database)
         self._folder = folder
         self._now = now
-        self._leftovers = tuple(path.name for path in self._folder.iterdir() if _OURS.fullmatch(path.name))
+        found = (path for path in self._folder.iterdir() if _OURS.fullmatch(path.name))
+        self._leftovers = tuple(path.name for path in found if before == math.inf or _changed(path) < before)
 
     def new(self, prefix: str) -> NewFile:
         """Waits for the disk, as all that is done with it."""
@@ -275,3 +280,11 @@ def _unheld(connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str
 
 def _file(row: sqlite3.Row) -> StoredFile:
     return StoredFile(*(row[field.name] for field in dataclasses.fields(StoredFile)))
+
+
+def _changed(path: Path) -> float:
+    """When, in seconds since the epoch; of a file that has just gone: now."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

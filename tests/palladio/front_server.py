@@ -25,7 +25,8 @@ from palladio.server_args import parse_server_args
 args = parse_server_args(sys.argv[1:]).args
 configure_logging("info", "text")
 try:
-    sys.exit(serve_fronts(args, ProcessTransport("tests.runtime.fake_core:FakeEngineCore.create", has_fronts=True), os.environ))
+    transport = ProcessTransport("tests.runtime.fake_core:FakeEngineCore.create", has_fronts=True)
+    sys.exit(serve_fronts(args, transport, os.environ))
 except PalladioError as error:
     sys.exit(report_error(error))
 """
