@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from palladio.front_process import FAILED, READY, SERVING, STATE, STOP, FrontRequest
+from palladio.front_process import FAILED, LOADED, READY, SERVING, STATE, STOP, FrontRequest
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
 from palladio.runtime.process.channel import Ask, Channel, Tell
 from palladio.runtime.process.shared_state import SharedState
@@ -31,13 +31,13 @@ class FrontChild:
     """
     Attributes:
         number: see front_number. slot: of its connections' counts; another front may have it later.
-        is_serving: it answers HTTP. is_ready: it takes requests for the engine.
+        is_serving: it answers HTTP. is_loaded: it could take requests for the engine. is_ready: it does.
         failure: why it could not start, and another one could not either.
     """
 
     def __init__(self, request: FrontRequest, process: asyncio.subprocess.Process, parent: FrontParent) -> None:
         self.number, self.slot = request.number, request.slot
-        self.is_serving = self.is_ready = False
+        self.is_serving = self.is_loaded = self.is_ready = False
         self.failure: PalladioError | None = None
         self._kept: dict[str, bytes] = {}
         self._process = process
@@ -132,6 +132,7 @@ class FrontChild:
     def hear(self, tell: Tell) -> None:
         """See Handler.hear."""
         self.is_serving = self.is_serving or tell.kind == SERVING
+        self.is_loaded = self.is_loaded or tell.kind == LOADED
         self.is_ready = self.is_ready or tell.kind == READY
         if tell.kind == FAILED:
             is_config, message = msgspec.msgpack.decode(tell.body, type=tuple[bool, str])

@@ -102,6 +102,7 @@ class Parent:
         self._budget = RestartBudget(MAX_RESTARTS * self._count)
         self._departed: dict[str, list[bytes]] = {kind: [] for kind in _KEPT}
         self._leader = 0
+        self._is_open = False
         self._is_stopping = False
         self._are_ready = asyncio.Event()
         self._are_gone = asyncio.Event()
@@ -156,7 +157,9 @@ class Parent:
         serving = [number for number, front in self._fronts.items() if front.is_serving]
         if self._leader not in serving:
             self._leader = min(serving, default=0)
-        if sum(front.is_ready for front in self._fronts.values()) == self._count:
+        fronts = self._fronts.values()
+        self._is_open = self._is_open or sum(front.is_loaded for front in fronts) == self._count
+        if sum(front.is_ready for front in fronts) == self._count:
             self._are_ready.set()
         if not self._fronts:
             self._are_gone.set()
@@ -214,7 +217,8 @@ class Parent:
 
     def _show(self, front: FrontChild) -> None:
         serving = [number for number, one in self._fronts.items() if one.is_serving]
-        front.show(msgspec.structs.replace(self._engine.shared, fronts=serving, leader=self._leader))
+        common = {"is_open": self._is_open, "fronts": serving, "leader": self._leader}
+        front.show(msgspec.structs.replace(self._engine.shared, **common))
 
     async def _abort_all(self) -> int:
         answers = await ask_each(self._fronts.values(), ABORT_ALL)

@@ -39,7 +39,7 @@ from palladio.runtime.telemetry.logs import configure_logging
 EVERY: Final = -1  # to whom a question goes: all other fronts
 DEPARTED: Final = -2  # the last answers of those that have ended
 ABORT_ALL: Final = "abort_all"  # kind of a question
-STATE, STOP, SERVING, READY, FAILED = "state", "stop", "serving", "ready", "failed"  # kinds of what is told
+STATE, STOP, SERVING, LOADED, READY, FAILED = "state", "stop", "serving", "loaded", "ready", "failed"  # what is told
 _LEADER_PATIENCE: Final = 10.0  # seconds
 
 
@@ -74,7 +74,7 @@ class _Front:
     def __init__(self, request: FrontRequest) -> None:
         self.number, self.started = request.number, request.started
         self.stop = Stop()
-        self.engine = FrontEngine(request.config, self._order, request.number)
+        self.engine = FrontEngine(request.config, self._order, self._note_loaded, request.number)
         self._channel: Channel | None = None
         self._answerers: dict[str, Answerer] = {ABORT_ALL: self._abort_all}
         self._leader = 0
@@ -124,6 +124,9 @@ class _Front:
     def note(self, event: Literal["serving", "ready"]) -> None:
         """See Peers.note."""
         self._open.tell(event)
+
+    def _note_loaded(self) -> None:
+        self._open.tell(LOADED)
 
     def note_failure(self, error: PalladioError) -> None:
         """This front cannot start, and another one could not either."""

@@ -38,11 +38,13 @@ class FrontEngine(AsyncEngine):
 
     Args:
         order: to the running model, which the owner carries out.
+        loaded: is called when this front has all that it needs; it is ready when the owner says that all fronts are.
         number: of this front.
     """
 
-    def __init__(self, config: EngineConfig, order: Order, number: int) -> None:
+    def __init__(self, config: EngineConfig, order: Order, loaded: Callable[[], None], number: int) -> None:
         self._link = _Link(number)
+        self._say_loaded = loaded
         super().__init__(config, self._link, number)
         self._supervisor = _Follower(self._link)
         self._owners_model = _OwnersModel(self, order)
@@ -74,11 +76,18 @@ class FrontEngine(AsyncEngine):
         self._link.follow(state, self._on_message)
         if state.phase == "ready" and self._phase == "starting":
             assert state.info is not None
-            self._on_message(state.info)
+            self._info = state.info
+            self._become_ready()
         elif state.phase == "restarting" and self._phase == "starting":
             self._info = None  # this front was not ready yet: it waits for the next engine
         elif state.phase in ("restarting", "dead") and self._phase in ("starting", "ready"):
             self._on_message(state.failure or EngineFailed("the engine has stopped", config=False))
+
+    def _become_ready(self) -> None:
+        if self._link.state.is_open:
+            super()._become_ready()
+        elif self._info is not None and self._tokenizer_loaded:
+            self._say_loaded()
 
     async def _resolve(self) -> EngineConfig:
         """As the owner has resolved it.

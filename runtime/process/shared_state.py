@@ -28,6 +28,7 @@ class SharedState(msgspec.Struct, frozen=True):
         config: with local directories; None: they are still being looked for.
         info: None: it has never been ready.
         failure: why it is dead or restarting.
+        is_open: all fronts have loaded what they need: none of them says "ready" before the others can.
         fronts: numbers of those that serve. leader: the one of them that does what only one may do; 0: there is none.
     """
 
@@ -39,6 +40,7 @@ class SharedState(msgspec.Struct, frozen=True):
     progress: LoadProgress | None = None
     num_restarts: int = 0
     model: ModelState = ModelState()
+    is_open: bool = False
     fronts: list[int] = []
     leader: int = 0
 

@@ -63,7 +63,8 @@ class FrontServer:
 
     def client(self) -> httpx.Client:
         """One connection, so always the same front."""
-        return httpx.Client(base_url=self.url, timeout=30, limits=httpx.Limits(max_connections=1))
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
+        return httpx.Client(base_url=self.url, timeout=30, limits=limits)
 
     def clients(self) -> dict[int, httpx.Client]:
         """A client for each front, by the front's pid."""

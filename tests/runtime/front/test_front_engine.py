@@ -15,6 +15,7 @@ from palladio.runtime.interface.errors import ConfigError, EngineDeadError, Engi
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.weight_update import UpdateOptions
 from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.process.shared_state import SharedState
 from tests.runtime.fake_core import FACTORY
 from tests.runtime.process.crashes import QUEUED, kill, once, tokens, until
 
@@ -28,20 +29,29 @@ class Server:
         self.owner = EngineOwner(self.config, ProcessTransport(FACTORY, has_fronts=True), self._abort_all, self._tell)
         self.fronts = []
         self.num_fronts = num_fronts
+        self.loaded = set()
 
     def add_front(self, number):
-        front = FrontEngine(self.config, self.owner.steer, number)
+        front = FrontEngine(self.config, self.owner.steer, lambda: self._note_loaded(number), number)
         self.fronts.append(front)
-        front.follow(self.owner.shared)
+        front.follow(self.shared)
         return front
+
+    @property
+    def shared(self):
+        shared = msgspec.structs.replace(self.owner.shared, is_open=len(self.loaded) >= self.num_fronts)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(shared), type=SharedState)
+
+    def _note_loaded(self, number):
+        self.loaded.add(number)
+        asyncio.get_running_loop().call_soon(self._tell)
 
     async def _abort_all(self):
         return sum([await front.abort(None) for front in self.fronts])
 
     def _tell(self):
-        shared = msgspec.msgpack.decode(msgspec.msgpack.encode(self.owner.shared), type=type(self.owner.shared))
         for front in self.fronts:
-            front.follow(shared)
+            front.follow(self.shared)
 
 
 @contextlib.asynccontextmanager
@@ -70,6 +80,23 @@ async def test_each_front_gets_the_tokens_of_its_own_requests(tmp_path):
             assert [token for index, token in found if index == 0] == [token for _, token in alone]
         assert sorted(together[0]) == sorted(together[1])
         assert (await first.stats()).total.num_running == 0
+
+
+async def test_no_front_is_ready_before_all_are(tmp_path):
+    """Whoever has seen one say so may meet another one next."""
+    server = Server(tmp_path, {})
+    first = server.add_front(1)
+    await server.owner.start()
+    await first.start()
+    await server.owner.wait_ready()
+    await until(lambda: server.loaded)
+    assert first.state == "starting"
+    second = server.add_front(2)
+    await second.start()
+    await first.wait_ready()
+    await second.wait_ready()
+    for engine in (first, second, server.owner):
+        await engine.shutdown()
 
 
 async def test_a_front_that_ends_takes_its_requests_along(tmp_path):
