@@ -109,7 +109,7 @@ def create_app(
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
     if not peers.is_alone:
-        middleware.append(Middleware(Relay, peers=peers, callers=callers))
+        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=lambda: app))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
@@ -125,6 +125,8 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
+    if not peers.is_alone:
+        app.middleware_stack = app.build_middleware_stack()  # other fronts may ask before the first request comes
     app.state.template_warnings = context.template_warnings
     app.state.access = describe_access(config, callers)
     return app

@@ -8,8 +8,8 @@ where it goes to.
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
-from typing import Any, Final, Literal
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Literal
 
 import msgspec
 import orjson
@@ -59,20 +59,23 @@ class RelayedHead(msgspec.Struct, frozen=True):
 
 
 class Relay:
-    """Args: callers: who owns what."""
+    """
+    Args:
+        callers: who owns what.
+        root: what routes know as their app.
+    """
 
-    def __init__(self, app: ASGIApp, peers: Peers, callers: Callers) -> None:
+    def __init__(self, app: ASGIApp, peers: Peers, callers: Callers, root: Callable[[], ASGIApp]) -> None:
         self._app = app
         self._peers = peers
         self._callers = callers
-        self._root: Any = None  # what routes know as their app
+        self._root = root
         peers.answer(_HTTP, self._answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._root = scope["app"]
         where = _where(scope)
         if where == "here":
             await self._app(scope, receive, send)
@@ -179,7 +182,7 @@ class Relay:
             "headers": request.headers,
             "client": request.client,
             "server": None,
-            "app": self._root,
+            "app": self._root(),
             "state": {**request.ids, "caller": self._callers.of_owner(request.owner), "send": send},
         }
 
