@@ -69,8 +69,8 @@ DASHBOARD_FAULTS = (
     Fault(
         "the server is still sampled with --no-ui",
         "http/app.py",
-        "Sampler(context.engine, context.observer) if context.config.ui else None",
-        "Sampler(context.engine, context.observer)",
+        "Sampler(context.engine, context.observer, peers=context.peers) if context.config.ui else None",
+        "Sampler(context.engine, context.observer, peers=context.peers)",
         ("tests/http/routes/test_dashboard.py",),
     ),
     Fault(
