@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from palladio.http.batches import batch_run, batch_worker
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.security.callers import SERVER
+from palladio.http.storage.postgresql import PostgresqlDatabase
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -45,8 +47,10 @@ def kill(server: Server) -> None:
             task.cancel()
     for keeper in server.worker._keepers:
         keeper.cancel()
-    server.storage.database._heartbeat.close()
-    server.storage.database._locks.close()
+    database = server.storage.database
+    assert isinstance(database, PostgresqlDatabase)
+    database._heartbeat.close()
+    database._locks.close()
 
 
 async def test_servers_share_the_lines_and_one_writes_the_files(
@@ -156,7 +160,7 @@ async def test_a_clock_that_is_wrong_ends_no_batch(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch's window is measured by the database's clock."""
-    now = batch_worker.time.time()
+    now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 10 * 24 * 3600)
     async with serving(tmp_path, slow_engine(tokenizer), None, shared) as server:
         assert abs(server.store.now() - now) < 3600
