@@ -112,9 +112,13 @@ def create_app(
         Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
+
+    def root() -> FastAPI:
+        return app
+
     if not peers.is_alone:
-        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=lambda: app))
-    app: FastAPI = FastAPI(title="Palladio", version=__version__, middleware=middleware)
+        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
+    app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
     for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
