@@ -31,6 +31,7 @@ HTTP_FLOORS = (
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),
+    ("fronts",),  # other front processes of the same server
     ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
     ("tool_calls",),
@@ -62,7 +63,7 @@ JAX_FILES = {
 
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 
-OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported inside a function
+OPTIONAL_EXTRAS = {"IPython", "obstore", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",
@@ -74,6 +75,7 @@ ENVIRONMENT_READERS = {
     "runtime/process/process_transport.py": "as above",
 }
 LOCAL_IMPORTS = {
+    "http/storage/storage.py:_open_postgresql": "psycopg, an optional extra, is imported all over that module",
     "model/loading/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
     "model/loading/orbax_weights.py:_restore": "as above",
     "runtime/grammar/compiler.py:json_format_of": "as below",
