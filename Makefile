@@ -162,7 +162,7 @@ $(OBJECT_STORE)/.installed: pyproject.toml
 $(RAY)/.installed: pyproject.toml
 	scripts/make-venv $(RAY)
 	$(RAY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray]' --group ray --group test
+	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray,postgres]' --group ray --group test
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

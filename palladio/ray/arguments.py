@@ -153,10 +153,10 @@ class ServeArguments:
         for name in _NOT_HERE:
             if given.get(name) != defaults.get(name):  # by another name of the flag
                 raise _not_here(name)
-        if self.options.most_replicas > 1 and http.file_storage_path is not None:
+        if self.options.most_replicas > 1 and http.file_storage_path is not None and http.database_url is None:
             raise ConfigError(
-                "file_storage_path is the folder of one server: leave it out, or have one replica (num_replicas 1, no "
-                "max_replicas)"
+                "file_storage_path is the folder of one server: leave it out, set database_url for all replicas to "
+                "share it, or have one replica (num_replicas 1, no max_replicas)"
             )
         return http.drain_timeout
 

@@ -45,8 +45,8 @@ class Replica:
             parallel = self._hosts.parallel
         args = read_flags(self._arguments.flags, environment, parallel)
         engine = make_engine(args, environment)
-        is_alone = options.most_replicas == 1
-        served = ServedApp(args, engine, hold_seconds=options.hold_seconds, is_alone=is_alone)
+        has_files = options.most_replicas == 1 or args.http.database_url is not None
+        served = ServedApp(args, engine, hold_seconds=options.hold_seconds, has_files=has_files)
         self._served = served
         await served.start(_end_process)
         self._showing = asyncio.create_task(_show(served))

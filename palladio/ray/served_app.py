@@ -81,17 +81,17 @@ class ServedApp:
     """
     Args:
         hold_seconds: for so long requests wait while the engine restarts after a failure.
-        is_alone: whether there is one replica only; else files and batches are refused, because the next request may
-            come to another replica, which does not know them.
+        has_files: whether all replicas know the same files and batches; else they are refused, because the next request
+            may come to another replica.
 
     Raises:
         ConfigError: a flag names what cannot be read or used.
     """
 
-    def __init__(self, args: ServerArgs, engine: MortalEngine, *, hold_seconds: float, is_alone: bool) -> None:
+    def __init__(self, args: ServerArgs, engine: MortalEngine, *, hold_seconds: float, has_files: bool) -> None:
         self._engine = engine
         self._hold_seconds = hold_seconds
-        self._is_alone = is_alone
+        self._has_files = has_files
         self._observer = create_observer(engine, args.http, args.observability)
         self._storage = open_storage(args.http)
         self._app = create_app(engine, args.http, args.observability, self._observer, self._storage)
@@ -111,6 +111,7 @@ class ServedApp:
         Raises:
             PalladioError: it cannot start; the message is for the user.
         """
+        await self._app.state.files.check()
         for worker in self._workers:
             await worker.start()
         await self._engine.start()
@@ -161,11 +162,11 @@ class ServedApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self._app
         if scope["type"] == "http":
-            if not self._is_alone and scope["path"].startswith(_ONE_SERVER):
+            if not self._has_files and scope["path"].startswith(_ONE_SERVER):
                 app = ErrorBody(
                     501,
-                    f"{scope['path']} is not supported with several replicas: each has its own store. Set num_replicas "
-                    "to 1 and leave out max_replicas, or run `palladio serve` for batches",
+                    f"{scope['path']} is not supported with several replicas that each have a store of their own. Set "
+                    "database_url and file_storage_path for all of them to share one, or num_replicas to 1",
                 ).response()
             elif scope["method"] == "POST":
                 await self._hold()

@@ -26,6 +26,13 @@ RAY_FAULTS = (
         ARGUMENTS,
     ),
     Fault(
+        "replicas with a database may not share a folder",
+        _RAY + "arguments.py",
+        "is not None and http.database_url is None:",
+        "is not None:",
+        ARGUMENTS,
+    ),
+    Fault(
         "Serve ends a replica before its requests have had their time",
         _RAY + "settings.py",
         "arguments.drain_timeout + _STOP_MARGIN",
@@ -70,8 +77,8 @@ RAY_FAULTS = (
     Fault(
         "a file goes to one of several replicas",
         _RAY + "served_app.py",
-        "if not self._is_alone and",
-        "if self._is_alone and",
+        "if not self._has_files and",
+        "if self._has_files and",
         SERVED,
     ),
     Fault(

@@ -36,6 +36,7 @@ from tests.integration.ray_cluster import (
     wait_until,
 )
 from tests.integration.test_blocks_of_the_docs import OF_RAY
+from tests.postgres_server import PostgresServer, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 WIDTH = 6  # streams at a time: less than two replicas run
@@ -207,6 +208,48 @@ def test_what_runs_when_the_application_is_deleted_is_answered(cluster, url):
     sent = [one for one in load.stop() if one.begun < moment]
     assert len(sent) >= 2
     assert not lost(sent)
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_replicas_that_share_a_database_share_files_and_batches(cluster, tmp_path):
+    """And a batch loses and doubles no line when one of them is killed."""
+    database = PostgresServer.create()
+    try:
+        database.start()
+        shared = {"database_url": database.url(), "database_lease": 4, "file_storage_path": str(tmp_path / "shared")}
+        deploy(**SMALL, **shared, num_replicas=2)
+        lines = [
+            {
+                "custom_id": f"line-{number}",
+                "method": "POST",
+                "url": CHAT,
+                "body": {"model": "tiny", "messages": [{"role": "user", "content": f"{number}"}], "max_tokens": 24},
+            }
+            for number in range(300)
+        ]
+        words = "\n".join(json.dumps(line) for line in lines).encode()
+        client = httpx.Client(base_url=cluster, timeout=60)
+        sent = client.post("/v1/files", files={"file": ("lines.jsonl", words)}, data={"purpose": "batch"}).json()
+        assert {client.get(f"/v1/files/{sent['id']}").status_code for _ in range(10)} == {200}
+        asked = {"input_file_id": sent["id"], "endpoint": CHAT, "completion_window": "24h"}
+        batch = client.post("/v1/batches", json=asked).json()
+        counts = "/v1/batches/" + batch["id"]
+        wait_until(lambda: client.get(counts).json()["request_counts"]["completed"] > 20, 60)
+        os.kill(processes("ServeReplica")[0], signal.SIGKILL)
+
+        def completed() -> bool:
+            answer = client.get(counts)
+            return answer.status_code == 200 and answer.json()["status"] == "completed"
+
+        wait_until(completed, 120)
+        ended = client.get(counts).json()
+        results = client.get(f"/v1/files/{ended['output_file_id']}/content").text.splitlines()
+        ids = [json.loads(line)["custom_id"] for line in results]
+        assert sorted(ids) == sorted(line["custom_id"] for line in lines)
+    finally:
+        serve.delete("palladio")
+        database.stop()
+        database.remove()
 
 
 def test_a_start_that_fails_says_why(cluster, tmp_path):

@@ -80,6 +80,11 @@ def test_what_is_wrong_is_named(given: dict, word: str) -> None:
     assert word in str(caught.value)
 
 
+def test_replicas_share_a_folder_with_a_database() -> None:
+    given = {**MODEL, "num_replicas": 2, "file_storage_path": "/shared", "database_url": "postgresql://db/palladio"}
+    assert ServeArguments.of(given).options.num_replicas == 2
+
+
 def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(ServeArguments.of({**MODEL, "api_key": "secret"}))
 

@@ -29,8 +29,8 @@ def engine(engine_tokenizer: Tokenizer) -> FakeEngine:
     return FakeEngine(engine_tokenizer)
 
 
-def served(engine: FakeEngine, *, hold_seconds: float = 5.0, is_alone: bool = True) -> ServedApp:
-    return ServedApp(ARGS, engine, hold_seconds=hold_seconds, is_alone=is_alone)
+def served(engine: FakeEngine, *, hold_seconds: float = 5.0, has_files: bool = True) -> ServedApp:
+    return ServedApp(ARGS, engine, hold_seconds=hold_seconds, has_files=has_files)
 
 
 def client(app: ServedApp) -> httpx.AsyncClient:
@@ -56,10 +56,10 @@ async def test_after_hold_seconds_they_get_a_503(engine: FakeEngine) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
 async def test_files_and_batches_are_of_one_replica(engine: FakeEngine, path: str) -> None:
-    async with client(served(engine, is_alone=False)) as http:
+    async with client(served(engine, has_files=False)) as http:
         answer = await http.get(path)
         assert answer.status_code == 501
-        assert "Set num_replicas to 1" in answer.json()["error"]["message"]
+        assert "or num_replicas to 1" in answer.json()["error"]["message"]
     async with client(served(engine)) as http:
         assert (await http.get(path)).status_code == 200
 
