@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import ray
@@ -97,7 +97,7 @@ class Sent:
 
 
 class Load:
-    """Streams of chat, `width` at a time, one after another, until `stop`."""
+    """Streams of chat, `width` at a time, one after another, until `stop`, or the end of `with`."""
 
     def __init__(self, url: str, width: int, max_tokens: int = 48) -> None:
         self.sent: list[Sent] = []
@@ -107,7 +107,14 @@ class Load:
         for thread in self._threads:
             thread.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> list[Sent]:
+        """Ends when the last request has; it may be called again. Returns all requests."""
         self._is_over.set()
         for thread in self._threads:
             thread.join(120)

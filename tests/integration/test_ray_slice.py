@@ -20,7 +20,7 @@ from palladio.ray.hosts import SLICE_LABEL
 from palladio.utils import _descendants
 from tests.integration.ray_cluster import CHAT, MEMORY, SMALL, processes, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 HEAD = "TPU-v4-16-head"
 BODY = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8, "temperature": 0}
 
@@ -62,8 +62,8 @@ def test_a_replica_on_two_hosts_answers_and_starts_again_with_both(url):
     said = httpx.post(url + CHAT, json=BODY, timeout=60).json()["choices"][0]["message"]["content"]
     assert "Paris" in said
     os.kill(other, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{other}").exists() and len(other_hosts()) == 1, 90)
-    wait_until(lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200, 90)
+    wait_until(lambda: not Path(f"/proc/{other}").exists() and len(other_hosts()) == 1, 150)
+    wait_until(lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200, 150)
     again = httpx.post(url + CHAT, json=BODY, timeout=60).json()["choices"][0]["message"]["content"]
     assert again == said
     serve.delete("palladio")
