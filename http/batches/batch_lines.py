@@ -1,14 +1,16 @@
 """The lines of a batch's input file."""
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
+from palladio.http.batches.batch_claims import Claim
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.generation.generation import Endpoint
@@ -60,6 +62,36 @@ class LineReader:
                         yield chunk
         if chunk := await asyncio.to_thread(list, self._lines(splitter.end())):
             yield chunk
+
+    async def claimed(self, claims: AsyncIterable[Claim]) -> AsyncGenerator[tuple[Claim, list[Line]], None]:
+        """The lines that are wanted, claim by claim; those of other servers are only counted.
+
+        Args:
+            claims: in the order of their lines.
+
+        Raises:
+            OSError, HttpError: the file cannot be read.
+        """
+        splitter = _Splitter(self._max_bytes)
+        raws = collections.deque[_Raw]()
+        is_over = False
+        async with contextlib.aclosing(self._pieces()) as pieces:
+            async for claim in claims:
+                wanted: list[_Raw] = []
+                while not raws or raws[-1][0] <= claim.last:
+                    wanted += [raw for raw in raws if claim.wants(raw[0])]
+                    raws.clear()
+                    if is_over:
+                        break
+                    piece = await anext(pieces, None)
+                    is_over = piece is None
+                    raws.extend(
+                        await asyncio.to_thread(list, splitter.end() if piece is None else splitter.feed(piece))
+                    )
+                while raws and raws[0][0] <= claim.last:
+                    raw = raws.popleft()
+                    wanted += [raw] if claim.wants(raw[0]) else []
+                yield claim, await asyncio.to_thread(list, self._lines(wanted))
 
     def _lines(self, raws: Iterable[_Raw]) -> Iterator[Line]:
         for number, raw in raws:

@@ -101,7 +101,7 @@ class OfflineFile:
         asked = BatchRequest(
             input_file_id=contents.id, endpoint=endpoint.path, completion_window=WINDOW, metadata=metadata
         )
-        batch = new_batch(asked, SERVER)
+        batch = new_batch(asked, SERVER, self._store.now())
         await self._store.create(batch, SERVER)
         return batch
 

@@ -1,4 +1,4 @@
-"""FileStore: uploaded files and files of results. Contents lie in a BlobStore under their ids, the rest in a database.
+"""FileStore: uploaded files and files of results. Contents lie in a BlobStore under their ids, the rest in a
 database.
 
 A file is in the database only when its contents are stored for good, and its contents go only after it is out of the
@@ -8,17 +8,14 @@ database. What a crash leaves between the two is in the BlobStore alone, and is 
 import asyncio
 import contextlib
 import dataclasses
-import secrets
-import sqlite3
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from palladio.http.security.callers import Caller
 from palladio.http.storage.blob_store import BlobStore
-from palladio.http.storage.database import Database
+from palladio.http.storage.database import Connection, Database, Row
 from palladio.http.storage.object_lists import new_id, position_of
-from palladio.http.storage.store import Store, find_row, insert_row, transaction
+from palladio.http.storage.store import Store, find_row, identity_of, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
@@ -69,13 +66,13 @@ class FileStore(Store):
     """
     Args:
         blobs: for the contents.
-        now: seconds since the epoch.
+        now: seconds since the epoch; default: the database's.
     """
 
-    def __init__(self, database: Database, blobs: BlobStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, blobs: BlobStore, now: Callable[[], float] | None = None) -> None:
         super().__init__(database)
         self._blobs = blobs
-        self._now = now
+        self._now = now or database.now
 
     @property
     def sweep_interval(self) -> float | None:
@@ -140,12 +137,12 @@ class FileStore(Store):
         return StoredFile(new.id, purpose, filename, new.size, now, expires_at, owner)
 
     @transaction
-    def add(self, connection: sqlite3.Connection, file: StoredFile) -> None:
+    def add(self, connection: Connection, file: StoredFile) -> None:
         """Its contents are stored."""
         insert_file(connection, file)
 
     @transaction
-    def get(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> StoredFile:
+    def get(self, connection: Connection, file_id: str, caller: Caller) -> StoredFile:
         """
         Raises:
             HttpError: there is none that the caller may see, or it has expired.
@@ -155,7 +152,7 @@ class FileStore(Store):
     @transaction
     def page(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         caller: Caller,
         *,
         purpose: str | None,
@@ -168,9 +165,9 @@ class FileStore(Store):
         beyond = "> coalesce(?, '')" if order == "asc" else "< coalesce(?, '~')"  # an index finds where that begins
         query = (
             f"SELECT * FROM files WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) "
-            f"AND (? IS NULL OR purpose = ?) AND position {beyond} ORDER BY position {order} LIMIT ?"
+            f"AND purpose = coalesce(?, purpose) AND position {beyond} ORDER BY position {order} LIMIT ?"
         )
-        values = (*owners, self._now(), purpose, purpose, after, limit)
+        values = (*owners, self._now(), purpose, after, limit)
         return [_file(row) for row in connection.execute(query, values)]
 
     async def delete(self, file_id: str, caller: Caller) -> None:
@@ -202,38 +199,42 @@ class FileStore(Store):
             await self._blobs.delete(file_ids)
 
     @transaction
-    def _identity(self, connection: sqlite3.Connection) -> str:
-        """Of the database, which a copy of it keeps."""
-        insert = "INSERT INTO settings VALUES ('identity', ?) ON CONFLICT DO NOTHING"
-        connection.execute(insert, (secrets.token_hex(16),))
-        return str(connection.execute("SELECT value FROM settings WHERE name = 'identity'").fetchone()["value"])
+    def _identity(self, connection: Connection) -> str:
+        return identity_of(connection)
 
     @transaction
-    def _forget(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> list[str]:
-        find_file(connection, file_id, caller, self._now())
+    def _forget(self, connection: Connection, file_id: str, caller: Caller) -> list[str]:
+        find_file(connection, file_id, caller, self._now(), for_update=True)
         connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
         return _unheld(connection, [file_id])
 
     @transaction
-    def _forget_expired(self, connection: sqlite3.Connection) -> list[str]:
+    def _forget_expired(self, connection: Connection) -> list[str]:
         rows = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._now(),)).fetchall()
         return _unheld(connection, [row["id"] for row in rows])
 
     @transaction
-    def _unknown(self, connection: sqlite3.Connection, file_ids: Sequence[str]) -> list[str]:
+    def _unknown(self, connection: Connection, file_ids: Sequence[str]) -> list[str]:
         """Of names of contents, those that belong to no file, and that nothing holds."""
+        if not file_ids:
+            return []
         marks = ", ".join("?" * len(file_ids))
         rows = connection.execute(f"SELECT id FROM files WHERE id IN ({marks})", tuple(file_ids)).fetchall()
         known = {row["id"] for row in rows}
         return _unheld(connection, [file_id for file_id in file_ids if file_id not in known])
 
 
-def find_file(connection: sqlite3.Connection, file_id: str, caller: Caller, now: float) -> StoredFile:
+def find_file(
+    connection: Connection, file_id: str, caller: Caller, now: float, *, for_update: bool = False
+) -> StoredFile:
     """
+    Args:
+        for_update: nobody else deletes it meanwhile.
+
     Raises:
         HttpError: there is none that the caller may see, or it has expired.
     """
-    row = find_row(connection, "files", file_id, caller.condition())
+    row = find_row(connection, "files", file_id, caller.condition(), for_update=for_update)
     if row is None or (row["expires_at"] is not None and row["expires_at"] <= now):
         raise HttpError(file_not_found(file_id))
     return _file(row)
@@ -248,26 +249,28 @@ def contents_gone(file_id: str) -> ErrorBody:
     return ErrorBody(404, message, "file_id", code="file_contents_gone")
 
 
-def insert_file(connection: sqlite3.Connection, file: StoredFile) -> None:
+def insert_file(connection: Connection, file: StoredFile) -> None:
     insert_row(connection, "files", dataclasses.asdict(file) | {"position": position_of(file.id)})
 
 
-def hold_file(connection: sqlite3.Connection, file_id: str, holder: str) -> None:
+def hold_file(connection: Connection, file_id: str, holder: str) -> None:
     """Keeps the contents until `release_file`, even if the file is deleted."""
     connection.execute("INSERT INTO file_holds VALUES (?, ?)", (file_id, holder))
 
 
-def release_file(connection: sqlite3.Connection, file_id: str, holder: str) -> list[str]:
+def release_file(connection: Connection, file_id: str, holder: str) -> list[str]:
     """Returns the ids whose contents are to be dropped after the transaction."""
+    # All of its holders wait for each other here, so that the last one sees that it is.
+    connection.execute(f"SELECT 1 FROM file_holds WHERE file_id = ? {connection.for_update}", (file_id,)).fetchall()
     connection.execute("DELETE FROM file_holds WHERE file_id = ? AND holder = ?", (file_id, holder))
     is_known = connection.execute("SELECT 1 FROM files WHERE id = ?", (file_id,)).fetchone() is not None
     return [] if is_known else _unheld(connection, [file_id])
 
 
-def _unheld(connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str]:
+def _unheld(connection: Connection, file_ids: Iterable[str]) -> list[str]:
     held = {row["file_id"] for row in connection.execute("SELECT file_id FROM file_holds")}
     return [file_id for file_id in file_ids if file_id not in held]
 
 
-def _file(row: sqlite3.Row) -> StoredFile:
+def _file(row: Row) -> StoredFile:
     return StoredFile(*(row[field.name] for field in dataclasses.fields(StoredFile)))

@@ -22,7 +22,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
-from tests.http.batches.test_batch_worker import serving
+from tests.http.batches.batch_server import serving
 from tests.http.storage.pieces import one_piece
 
 

@@ -12,8 +12,14 @@ import pytest
 from palladio.http.files import file_store
 from palladio.http.storage import blob_folder
 from palladio.http.storage.storage import Storage
-from tests.http.conftest import wait_until
+from tests.http.conftest import OpenStorage, wait_until
 from tests.http.files.uploads import CONTENT, names, start_work, upload
+
+
+@pytest.fixture
+def open_storage() -> OpenStorage:
+    """With a database of its own: these tests lay hands on its file."""
+    return Storage
 
 
 def change(storage: Storage, statement: str, *values: object) -> None:
