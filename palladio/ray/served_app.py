@@ -104,6 +104,7 @@ class ServedApp:
         Raises:
             PalladioError: it cannot start; the message is for the user.
         """
+        await self._app.state.files.check()
         for worker in self._workers:
             await worker.start()
         await self._engine.start()

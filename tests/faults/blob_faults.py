@@ -66,6 +66,13 @@ BLOB_FAULTS = (
         _FILES,
     ),
     Fault(
+        "a sweep begins before anybody has looked whose bucket it is",
+        "http/files/file_store.py",
+        "        if not self._is_checked:\n            await self.check()\n",
+        "",
+        _FILES,
+    ),
+    Fault(
         "a copy that broke off is taken for whole",
         "http/storage/blob_copy.py",
         "if there.get(blob.name) == blob.size:",

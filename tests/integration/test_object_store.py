@@ -22,7 +22,8 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage import blob_bucket
 from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.object_lists import new_id
-from palladio.http.storage.storage import Storage
+from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import both, chat_line, jsonl, submit, wait_for
@@ -31,6 +32,7 @@ from tests.http.files.uploads import CONTENT, upload
 from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
 from tests.integration.bucket_hosts import MIB, Host, begun_upload, objects
 from tests.integration.swift import READER, READER_SECRET, Swift, running_swift
+from tests.postgres_server import PostgresServer, missing
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 pytestmark = [
@@ -160,7 +162,7 @@ def start(bucket: str, tmp_path: Path) -> Iterator[Start]:
         host.end(signal.SIGKILL)
 
 
-def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch, shared: SharedDatabase | None = None) -> None:
     """As if a day had passed."""
     monkeypatch.setattr(blob_bucket, "SETTLING", -3600.0)
 
@@ -169,7 +171,7 @@ def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await files.check()
         await files.remove_leftovers()
 
-    opened = Storage(folder, bucket=lambda: open_bucket(bucket, 512 * MIB))
+    opened = Storage(folder, bucket=lambda: open_bucket(bucket, 512 * MIB), shared=shared)
     with contextlib.closing(opened) as storage:
         asyncio.run(run(storage))
 
@@ -229,4 +231,51 @@ def test_a_server_killed_while_it_writes_results_leaves_one_file_of_them(
             assert {one.id for one in client.files.list()} == known - {blob_bucket.OWNER}
         assert host.end() == 0
     sweep(bucket, tmp_path / "one", monkeypatch)
+    assert objects(swift, bucket) == known
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    server = PostgresServer.create()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def test_two_hosts_with_one_bucket_and_one_database_lose_and_double_nothing(
+    swift: Swift,
+    bucket: str,
+    start: Start,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that is uploaded to one is a batch of the other. In turn, they are killed: while lines are answered, while
+    the files of results are written, which have several parts, and within an upload."""
+    config = {"database_url": postgres.url(), "database_lease": 3.0}
+    hosts = {name: start(name, **config) for name in ("one", "two")}
+    known, content = {blob_bucket.OWNER}, jsonl([*(chat_line(line, **OF_LINES) for line in range(LINES)), "{bad"])
+    points = ("in_progress", "finalizing", "finalizing", "upload", "upload", "finalizing", "finalizing", "in_progress")
+    for turn, point in enumerate(points):
+        killed, other = ("one", "two") if turn % 2 else ("two", "one")
+        file = upload(hosts[other].http, content).raise_for_status().json()["id"]
+        with hosts[killed].client() as client:
+            asked = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            batch = client.batches.create(input_file_id=file, **asked).id
+            wait_for_point(client, batch, point, random.uniform(0, 0.2))
+        with begun_upload(hosts[killed], swift) if point == "upload" else contextlib.nullcontext():
+            hosts[killed].end(signal.SIGKILL)
+        with hosts[other].client() as client:
+            known |= check_results(client, batch)
+        hosts[killed] = start(killed, **config)
+        listed = hosts[killed].http.get("/v1/files").json()["data"]
+        assert {one["id"] for one in listed} == known - {blob_bucket.OWNER}
+        assert hosts[killed].http.get(f"/v1/files/{file}/content").content == content
+    assert [host.end() for host in hosts.values()] == [0, 0]
+    print(f"{len(objects(swift, bucket) - known)} orphans before the sweep")
+    sweep(bucket, tmp_path / "one", monkeypatch, SharedDatabase(SecretUrl(postgres.url())))
     assert objects(swift, bucket) == known
