@@ -125,7 +125,7 @@ class BatchRun:
                         model = model or next(filter(None, map(_model, lines)), None)
             except FileNotFoundError:
                 self._check_gone(batch)
-                message = "the contents of the input file are gone from --file-storage-path"
+                message = "the contents of the input file are gone from the server's storage"
                 return await self._fail(batch, [(None, Fault("file_not_found", message, "input_file_id"))])
             if total == 0:
                 return await self._fail(batch, [(None, Fault("empty_file", "the file is empty", "input_file_id"))])

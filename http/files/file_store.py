@@ -245,7 +245,7 @@ def file_not_found(file_id: str) -> ErrorBody:
 
 
 def contents_gone(file_id: str) -> ErrorBody:
-    message = f"the contents of file {file_id[:256]!r} are gone from --file-storage-path: upload it again"
+    message = f"the contents of file {file_id[:256]!r} are gone from the server's storage: upload it again"
     return ErrorBody(404, message, "file_id", code="file_contents_gone")
 
 

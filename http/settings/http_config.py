@@ -76,8 +76,8 @@ class HttpConfig:
             server has begun.
         blob_store: Bucket for the contents of files in the place of a folder, as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX
             or az://CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
-            variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs pip install
-            'palladio-serve[object-store]'. Default: contents are in --file-storage-path.
+            variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs
+            the extra object-store. Default: contents are in --file-storage-path.
         max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.
         max_request_bytes: Maximum size of a request body; a larger one gets a 413, a larger batch line an error.
             Default: 8 MiB plus 64 bytes per token of context, at most 32 MiB.

@@ -29,6 +29,7 @@ _IN_FLIGHT = 2  # parts of an upload that are sent at the same time
 _MAX_THREADS = 256  # there are as many as requests have been under way at a time
 _LISTED = 1000  # objects of one request
 _CONNECT_TIMEOUT, _TIMEOUT = 5.0, 60.0  # seconds, of one request
+_READ_TIMEOUT = 20.0  # seconds that a store may be silent
 _RETRIES, _RETRY_TIMEOUT = 3, 20.0  # of a request; a batch waits and tries again by itself
 _SWEEP_INTERVAL = 3600.0  # seconds
 _REASON = re.compile(r"<Code>(?P<code>[^<]{1,100})</Code>\s*(?:<Message>(?P<message>[^<]{1,300})</Message>)?")
@@ -178,7 +179,7 @@ class BucketBlobs:
         """One that is gone answers as one that lacks the object."""
         self._next_page(iter(self._obstore.list(self._store, chunk_size=1)))
 
-    def _begin(self, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    def _begin(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         """In a thread, which goes on if the caller is cancelled."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
@@ -244,7 +245,8 @@ class _Feed:
         self._parts.put(part)
         taken = asyncio.ensure_future(self._taken.wait())
         try:
-            await asyncio.wait([taken, upload], return_when=asyncio.FIRST_COMPLETED)
+            both: tuple[asyncio.Future[Any], ...] = (taken, upload)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             taken.cancel()
 
@@ -285,7 +287,7 @@ def open_bucket(url: str, max_bytes: int) -> BucketBlobs:
         import obstore.store
     except ImportError as error:
         raise ConfigError(
-            f"--blob-store needs obstore ({error}): pip install 'palladio-serve[object-store]'"
+            f"--blob-store needs obstore: run `pip install '.[object-store]'` in Palladio's repository ({error})"
         ) from error
     try:
         store = obstore.store.from_url(
@@ -294,6 +296,7 @@ def open_bucket(url: str, max_bytes: int) -> BucketBlobs:
                 "allow_http": True,  # where the endpoint says so
                 "connect_timeout": datetime.timedelta(seconds=_CONNECT_TIMEOUT),
                 "timeout": datetime.timedelta(seconds=_TIMEOUT),
+                "read_timeout": datetime.timedelta(seconds=_READ_TIMEOUT),
             },
             retry_config={
                 "max_retries": _RETRIES,

@@ -258,7 +258,7 @@ async def test_contents_that_somebody_removed(tmp_path: Path, tokenizer: Tokeniz
         batch = await server.ended(fresh)
         assert batch.status == "failed"
         assert batch.errors is not None
-        assert "gone from --file-storage-path" in batch.errors
+        assert "gone from the server's storage" in batch.errors
 
 
 async def test_each_change_of_status_is_one_line_of_the_log_and_lines_are_none(

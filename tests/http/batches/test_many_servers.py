@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,8 +47,9 @@ def kill(server: Server) -> None:
             task.cancel()
     for keeper in server.worker._keepers:
         keeper.cancel()
-    server.storage.database._heartbeat.close()
-    server.storage.database._locks.close()
+    database: Any = server.storage.database
+    database._heartbeat.close()
+    database._locks.close()
 
 
 async def test_servers_share_the_lines_and_one_writes_the_files(
@@ -156,7 +159,7 @@ async def test_a_clock_that_is_wrong_ends_no_batch(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch's window is measured by the database's clock."""
-    now = batch_worker.time.time()
+    now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 10 * 24 * 3600)
     async with serving(tmp_path, slow_engine(tokenizer), None, shared) as server:
         assert abs(server.store.now() - now) < 3600

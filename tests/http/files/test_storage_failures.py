@@ -102,7 +102,7 @@ def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Stora
     answer = http.get(f"/v1/files/{lost}/content")
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (404, "file_contents_gone", "file_id")
-    assert "are gone from --file-storage-path: upload it again" in error["message"]
+    assert "are gone from the server's storage: upload it again" in error["message"]
     assert http.get(f"/v1/files/{lost}").status_code == 200
     assert http.delete(f"/v1/files/{lost}").json()["deleted"]
     assert http.get(f"/v1/files/{lost}/content").json()["error"]["code"] == "file_not_found"

@@ -1,6 +1,7 @@
 """A bucket in memory that can go away."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,10 +14,20 @@ from palladio.http.storage.blob_bucket import BucketBlobs
 
 @dataclasses.dataclass
 class Flaky:
-    """In the place of the module obstore. Attributes: failing: names of its calls that fail, with this error."""
+    """In the place of the module obstore.
+
+    Attributes:
+        failing: names of its calls that fail, with this error.
+        reached, go_on: `put` sets one, and waits for the other before it begins.
+    """
 
     failing: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    reached: threading.Event = dataclasses.field(default_factory=threading.Event)
+    go_on: threading.Event = dataclasses.field(default_factory=threading.Event)
     exceptions = obstore.exceptions
+
+    def __post_init__(self) -> None:
+        self.go_on.set()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -25,6 +36,13 @@ class Flaky:
             return getattr(obstore, name)(*arguments, **options)
 
         return call
+
+    def put(self, *arguments: Any, **options: Any) -> object:
+        self.reached.set()
+        self.go_on.wait()
+        if "put" in self.failing:
+            raise self.failing["put"]
+        return obstore.put(*arguments, **options)
 
     def list(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Fails when it is read, as the library's."""

@@ -1,5 +1,6 @@
 """A bucket that is away, read-only or somebody else's: what the operator and clients are told."""
 
+import asyncio
 import logging
 import sys
 
@@ -84,6 +85,20 @@ async def test_while_a_bucket_is_away_calls_are_a_503_and_deletions_wait(caplog:
     assert await read_all(blobs, NAME) == b"x"
 
 
+@pytest.mark.parametrize("size", [500, 2500])
+async def test_an_upload_that_is_cancelled_at_its_end_leaves_nothing(size: int) -> None:
+    blobs = MemoryBucket()
+    blobs.flaky.go_on.clear()
+    upload = asyncio.create_task(blobs.put(NAME, one_piece(b"x" * size)))
+    await asyncio.to_thread(blobs.flaky.reached.wait)
+    upload.cancel()
+    await asyncio.sleep(0)
+    blobs.flaky.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    assert await scan(blobs) == {}
+
+
 async def test_a_bucket_that_was_deleted_is_no_file_that_was() -> None:
     blobs = MemoryBucket()
     with pytest.raises(FileNotFoundError):
@@ -113,7 +128,7 @@ def test_what_is_no_bucket_is_refused_and_not_shown(url: str) -> None:
 
 def test_the_library_is_asked_for_by_the_name_of_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ConfigError, match=r"pip install 'palladio-serve\[object-store\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[object-store\]'"):
         open_bucket("s3://bucket/prefix", 1000)
 
 
