@@ -125,6 +125,7 @@ async def test_a_late_result_changes_nothing(tmp_path: Path, tokenizer: Tokenize
         assert (again, contents) == (ended, [])
 
 
+@pytest.mark.slow
 async def test_a_server_that_stops_leaves_its_lines_to_others_at_once(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
 ) -> None:

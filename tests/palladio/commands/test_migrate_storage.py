@@ -86,6 +86,7 @@ def test_all_records_are_copied_once_and_servers_go_on_with_them(
         Storage(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_in_use_or_has_nothing_is_refused(
     tmp_path: Path, database_url: SecretUrl, capsys: pytest.CaptureFixture[str]
 ) -> None:
