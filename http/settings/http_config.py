@@ -111,6 +111,8 @@ class HttpConfig:
         root_path: URL prefix that a reverse proxy strips.
         ui: Serve browsers the chat page at / and the dashboard at /dashboard. They need no key themselves and ask the
             user for one.
+        api_server_count: Number of HTTP processes that share the port and the engine. They tokenize, write and send on
+            as many cores; the default is enough for one engine on most machines. See docs/fronts.md.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
         log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.
@@ -162,6 +164,7 @@ class HttpConfig:
     enable_ssl_refresh: bool = False
     root_path: str = ""
     ui: bool = True
+    api_server_count: int = 1
     drain_timeout: float = 60.0
     log_level: str = "info"
     log_level_http: str | None = None
@@ -177,6 +180,7 @@ class HttpConfig:
             ("--max-file-bytes", self.max_file_bytes),
             ("--max-batch-lines", self.max_batch_lines),
             ("--max-connections", self.max_connections),
+            ("--api-server-count", self.api_server_count),
         ):
             require(limit is None or limit >= 1, f"{flag} must be at least 1, got {limit}")
         for flag, seconds in (

@@ -59,6 +59,7 @@ class Storage:
         remove: called at the end, once nothing writes to the folder any more.
         bucket: makes the BlobStore of contents; None: they are in the folder.
         shared: the database, instead of one in the folder.
+        is_held: another process of this server holds the folder, and others of them may use it, too.
 
     Attributes:
         folder: where it is.
@@ -79,6 +80,7 @@ class Storage:
         remove: Callable[[], None] | None = None,
         bucket: Callable[[], BlobStore] | None = None,
         shared: SharedDatabase | None = None,
+        is_held: bool = False,
     ) -> None:
         self.folder = folder
         self.files = folder / "files"
@@ -90,13 +92,16 @@ class Storage:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
                 make_folder_within(self.files)
-                lock = _lock(folder, is_shared=shared is not None)
-                stack.callback(os.close, lock)
-                os.utime(lock)  # by the clock of this disk
-                begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
+                if is_held and shared is None:
+                    begun = (folder / "lock").stat().st_mtime
+                else:
+                    lock = _lock(folder, is_shared=shared is not None)
+                    stack.callback(os.close, lock)
+                    if shared is None:
+                        _check_own(lock, folder)
+                    begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
                 self.blobs: BlobStore = FolderBlobs(self.files, begun) if bucket is None else bucket()
                 if shared is None:
-                    _check_own(lock, folder)
                     self.database = _open_sqlite(folder / "palladio.db")
                     stack.callback(self.database.close)
                 else:
@@ -143,6 +148,35 @@ def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
     return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
 
 
+@contextlib.contextmanager
+def hold_folder(given: str | None, *, is_shared: bool) -> Iterator[Path]:
+    """A folder for several processes of one server, which open it as one that is held.
+
+    Args:
+        given: --file-storage-path; None: a temporary one, which goes at the end.
+        is_shared: with other servers of one database.
+
+    Raises:
+        ConfigError: it cannot be written, or another server uses it.
+    """
+    with contextlib.ExitStack() as stack:
+        if given is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palladio-")))
+        else:
+            folder = Path(given).expanduser()
+        try:
+            make_folder(folder)
+            lock = _lock(folder, is_shared=is_shared)
+            stack.callback(os.close, lock)
+            if not is_shared:
+                _check_own(lock, folder)
+        except OSError as error:
+            raise ConfigError(
+                f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
+            ) from error
+        yield folder
+
+
 def _lock(folder: Path, *, is_shared: bool) -> int:
     """Holds the folder until the descriptor is closed, or the process ends in whatever way."""
     descriptor = open_file_within(folder / "lock", os.O_RDWR)
@@ -154,6 +188,7 @@ def _lock(folder: Path, *, is_shared: bool) -> int:
             f"--file-storage-path {folder} is in use by another server; give each server a folder of its own, or all "
             "of them the same --database-url"
         ) from None
+    os.utime(descriptor)  # when this began, by the clock of this disk
     return descriptor
 
 
