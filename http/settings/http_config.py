@@ -69,7 +69,8 @@ class HttpConfig:
         database_url: PostgreSQL database for the records of files, batches and stored responses, as
             postgresql://USER:PASSWORD@HOST/DATABASE, for many servers on many hosts. --file-storage-path must then be a
             directory that all of them see, unless --blob-store is given. Needs the extra `postgres`.
-            The password may be in PGPASSWORD or ~/.pgpass instead. Default: SQLite in --file-storage-path, for one server.
+            The password may be in PGPASSWORD or ~/.pgpass instead. Default: SQLite in --file-storage-path, for one
+            server.
         database_connections: Connections of this server to --database-url for transactions; it has two more for locks
             and notifications.
         database_lease: Seconds after its last sign of life in which no other server of --database-url takes up what a
