@@ -81,7 +81,7 @@ def migrate_storage(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _open(config: HttpConfig, folder: Path) -> BlobStore:
     assert config.blob_store is not None
-    largest = max((path.stat().st_size for path in (folder / "files").iterdir()), default=0)
+    largest = max((path.stat().st_size for path in folder.glob("files/*")), default=0)
     return open_bucket(config.blob_store, largest)
 
 

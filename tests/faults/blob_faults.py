@@ -87,6 +87,13 @@ BLOB_FAULTS = (
         ("tests/http/files/test_files.py",),
     ),
     Fault(
+        "contents are copied to a bucket of another database",
+        "palladio/commands/migrate_storage.py",
+        "        await bucket.check(identity)\n",
+        "",
+        ("tests/palladio/commands/test_migrate_storage.py",),
+    ),
+    Fault(
         "a line that a piece ends in is two lines",
         "http/batches/batch_lines.py",
         "        self._grow(rest)",

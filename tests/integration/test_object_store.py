@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 
+from palladio.commands.migrate_storage import migrate_storage
 from palladio.http.files.file_store import RESULT_PREFIX, FileStore
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage import blob_bucket
@@ -279,3 +280,22 @@ def test_two_hosts_with_one_bucket_and_one_database_lose_and_double_nothing(
     print(f"{len(objects(swift, bucket) - known)} orphans before the sweep")
     sweep(bucket, tmp_path / "one", monkeypatch, SharedDatabase(SecretUrl(postgres.url())))
     assert objects(swift, bucket) == known
+
+
+def test_a_server_moves_to_a_bucket_and_a_shared_database(
+    swift: Swift, bucket: str, start: Start, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    host, content = start(blob_store=None), jsonl([*(chat_line(line, **OF_LINES) for line in range(LINES)), "{bad"])
+    with host.client() as client:
+        batch = submit(client, content).id
+        known = check_results(client, batch)
+    assert host.end() == 0
+    assert {path.name for path in (tmp_path / "one" / "files").iterdir()} == known
+    flags = ["--file-storage-path", str(tmp_path / "one"), "--blob-store", bucket, "--database-url", postgres.url()]
+    assert [migrate_storage(flags, {}) for _ in range(2)] == [0, 0]
+    assert objects(swift, bucket) == {blob_bucket.OWNER, *known}
+    for name in ("one", "two"):
+        host = start(name, database_url=postgres.url())
+        with host.client() as client:
+            assert check_results(client, batch) == known
+            assert client.files.content(client.batches.retrieve(batch).input_file_id).read() == content
