@@ -3,7 +3,6 @@
 `make faults` puts them in one at a time. A test that is taken out of the default tier was not needed if all are found.
 """
 
-from tests.faults.database_faults import DATABASE_FAULTS
 from tests.faults.docs_faults import DOCS_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.feature_faults import FEATURE_FAULTS
@@ -394,7 +393,6 @@ FAULTS = (
         "pl.when(number & (2 << power) != 0)",
         ("tests/pallas_kernels/test_attention_tpu.py",),
     ),
-    *DATABASE_FAULTS,
     *DOCS_FAULTS,
     *MODEL_FAULTS,
     *FEATURE_FAULTS,
