@@ -93,7 +93,7 @@ def test_commands_in_the_text_exist() -> None:
     """Such as `palladio serve --device cuda`."""
     for source in SOURCES:
         prose = re.sub(r"^```.*?^```", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        for command, rest in re.findall(r"`palladio (?!help|version)([a-z]\w*)([^`]*)`", prose):
+        for command, rest in re.findall(r"`palladio (?!help|version)([a-z][\w-]*)([^`]*)`", prose):
             assert command in COMMANDS, f"{source.name}: palladio {command}"
             if command == "serve":
                 named = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", rest)} - {"help"}
