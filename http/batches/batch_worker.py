@@ -18,6 +18,7 @@ from palladio.http.generation.context import Context
 from palladio.http.storage.disk_errors import is_of_disk
 from palladio.http.storage.news import News
 from palladio.http.wire.errors import HttpError
+from palladio.runtime.interface.errors import ConfigError
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
 
@@ -164,8 +165,8 @@ class BatchWorker:
                 if interval is not None and time.monotonic() - last_sweep >= interval:
                     last_sweep = time.monotonic()
                     await self._files.remove_leftovers()
-            except (OSError, sqlite3.Error, HttpError) as error:
-                trace = None if is_of_disk(error) else error
+            except (OSError, sqlite3.Error, HttpError, ConfigError) as error:
+                trace = None if is_of_disk(error) or isinstance(error, ConfigError) else error
                 logger.error("Cannot remove expired files, or contents without a file: %s", error, exc_info=trace)
             await asyncio.sleep(_EXPIRE_INTERVAL)
 

@@ -72,6 +72,7 @@ class FileStore(Store):
     def __init__(self, database: Database, blobs: BlobStore, now: Callable[[], float] | None = None) -> None:
         super().__init__(database)
         self._blobs = blobs
+        self._is_checked = False
         self._now = now or database.now
 
     @property
@@ -85,6 +86,7 @@ class FileStore(Store):
             ConfigError: contents cannot be stored, or are of another database; the message names the flag and the fix.
         """
         await self._blobs.check(await self._identity())
+        self._is_checked = True
 
     async def put(self, prefix: str, pieces: AsyncIterable[bytes]) -> Contents:
         """Stores contents as they come, all of them or nothing.
@@ -182,7 +184,14 @@ class FileStore(Store):
         await self.drop(await self._forget_expired())
 
     async def remove_leftovers(self) -> None:
-        """Contents that belong to no file any more, or never did, and are old enough for that to stay so."""
+        """Contents that belong to no file any more, or never did, and are old enough for that to stay so.
+
+        Raises:
+            ConfigError: as `check`, which comes first if nobody has called it: they may be another database's.
+            sqlite3.Error, OSError, HttpError: such as a full disk.
+        """
+        if not self._is_checked:
+            await self.check()
         before, found = self._blobs.settled_before, list[str]()
         async with contextlib.aclosing(self._blobs.scan()) as blobs:
             async for blob in blobs:

@@ -14,7 +14,8 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import ALIASES, SamplingParams
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
-SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
+_HIDDEN = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
+SECRETS = _HIDDEN | {"database_url"}  # and those that are shown in part
 _BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
 _NO_BUCKET = (  # without what was given, in which somebody may have put a secret
     "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
@@ -68,8 +69,9 @@ class HttpConfig:
             else in ~/.local/share/palladio; with port 0, a temporary directory.
         database_url: PostgreSQL database for the records of files, batches and stored responses, as
             postgresql://USER:PASSWORD@HOST/DATABASE, for many servers on many hosts. --file-storage-path must then be a
-            directory that all of them see. Needs the extra `postgres`. The password may be in PGPASSWORD or ~/.pgpass
-            instead. Default: SQLite in --file-storage-path, for one server.
+            directory that all of them see, unless --blob-store is given. Needs the extra `postgres`.
+            The password may be in PGPASSWORD or ~/.pgpass instead. Default: SQLite in --file-storage-path, for one
+            server.
         database_connections: Connections of this server to --database-url for transactions; it has two more for locks
             and notifications.
         database_lease: Seconds after its last sign of life in which no other server of --database-url takes up what a
@@ -247,7 +249,7 @@ class HttpConfig:
 
     def public(self) -> dict[str, Any]:
         """Flag name → value, with secrets as "***"."""
-        shown = {name: "***" if name in SECRETS and value is not None else value for name, value in vars(self).items()}
+        shown = {name: "***" if name in _HIDDEN and value is not None else value for name, value in vars(self).items()}
         url = None if self.database_url is None else str(SecretUrl(self.database_url))
         return shown | {"database_url": url}
 

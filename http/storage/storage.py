@@ -97,6 +97,8 @@ class Storage:
                 else:
                     lock = _lock(folder, is_shared=shared is not None)
                     stack.callback(os.close, lock)
+                    if shared is None:
+                        _check_own(lock, folder)
                     begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
                 self.blobs: BlobStore = FolderBlobs(self.files, begun) if bucket is None else bucket()
                 if shared is None:
@@ -164,7 +166,10 @@ def hold_folder(given: str | None, *, is_shared: bool) -> Iterator[Path]:
             folder = Path(given).expanduser()
         try:
             make_folder(folder)
-            stack.callback(os.close, _lock(folder, is_shared=is_shared))
+            lock = _lock(folder, is_shared=is_shared)
+            stack.callback(os.close, lock)
+            if not is_shared:
+                _check_own(lock, folder)
         except OSError as error:
             raise ConfigError(
                 f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
@@ -187,14 +192,65 @@ def _lock(folder: Path, *, is_shared: bool) -> int:
     return descriptor
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Migration:
+    """From the database in a folder to a shared one. While it is open, no server uses the folder."""
+
+    source: SqliteDatabase
+    target: "PostgresqlDatabase"
+    _lock: int
+    _folder: Path
+
+    def claim(self, identity: str) -> None:
+        """From now on, the folder is one of servers that have the shared database, which has this identity."""
+        _claim(self._lock, self._folder, identity)
+
+
+@contextlib.contextmanager
+def migrating(folder: Path, shared: SharedDatabase) -> Iterator[Migration]:
+    """
+    Raises:
+        ConfigError: a server uses the folder; or one of the databases cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        lock = _lock(folder, is_shared=False)
+        stack.callback(os.close, lock)
+        try:
+            source = _open_sqlite(folder / "palladio.db")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"--file-storage-path {folder}: {error}") from error
+        stack.callback(source.close)
+        target = _open_postgresql(shared)
+        stack.callback(target.close)
+        if _owner(lock):
+            _claim(lock, folder, target.identity)
+        yield Migration(source, target, lock, folder)
+
+
+def _owner(lock: int) -> str:
+    """The identity of the shared database that the folder belongs to; empty: it has one of its own."""
+    return os.pread(lock, 64, 0).decode("ascii", "replace")
+
+
+def _check_own(lock: int, folder: Path) -> None:
+    """
+    Raises:
+        ConfigError: the folder is a shared database's: what this one does not know would be removed from it.
+    """
+    if _owner(lock):
+        raise ConfigError(
+            f"--file-storage-path {folder} belongs to the database of a --database-url: give that flag, or another "
+            "folder"
+        )
+
+
 def _claim(lock: int, folder: Path, identity: str) -> None:
     """Of servers with a shared folder, all have the same database: each removes what its database does not know.
 
     Raises:
         ConfigError: the folder is another database's.
     """
-    found = os.pread(lock, 64, 0).decode("ascii", "replace")
-    if found not in ("", identity):
+    if _owner(lock) not in ("", identity):
         raise ConfigError(
             f"--file-storage-path {folder} belongs to another database than that of --database-url; give the folder "
             "that this database has been used with, or an empty one"

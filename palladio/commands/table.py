@@ -62,6 +62,13 @@ COMMANDS: Final = {
     "convert": Command(
         _MODELS, "HF_DIR OUT", "write a model's weights as an Orbax checkpoint", f"{_ROOM}.convert", "convert"
     ),
+    "migrate-storage": Command(
+        _MODELS,
+        "--database-url URL",
+        "copy a server's records of files, batches and responses from SQLite to PostgreSQL",
+        f"{_ROOM}.migrate_storage",
+        "migrate_storage",
+    ),
     "plan": Command(
         _MODELS,
         "[MODEL]",

@@ -66,6 +66,13 @@ BLOB_FAULTS = (
         _FILES,
     ),
     Fault(
+        "a sweep begins before anybody has looked whose bucket it is",
+        "http/files/file_store.py",
+        "        if not self._is_checked:\n            await self.check()\n",
+        "",
+        _FILES,
+    ),
+    Fault(
         "a copy that broke off is taken for whole",
         "http/storage/blob_copy.py",
         "if there.get(blob.name) == blob.size:",
@@ -78,6 +85,13 @@ BLOB_FAULTS = (
         "    form.check()\n",
         "",
         ("tests/http/files/test_files.py",),
+    ),
+    Fault(
+        "contents are copied to a bucket of another database",
+        "palladio/commands/migrate_storage.py",
+        "        await bucket.check(identity)\n",
+        "",
+        ("tests/palladio/commands/test_migrate_storage.py",),
     ),
     Fault(
         "a line that a piece ends in is two lines",

@@ -98,7 +98,8 @@ def database_url(postgres: PostgresServer) -> SecretUrl:
     return SecretUrl(postgres.schema_url(f"test_{next(_SCHEMAS)}"))
 
 
-DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+# What differs between the two has quick tests of its own; `make postgres` runs the rest on both.
+DATABASES = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])]
 
 
 @pytest.fixture(params=DATABASES)

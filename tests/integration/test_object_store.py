@@ -5,41 +5,42 @@ import contextlib
 import os
 import random
 import re
-import shlex
-import socket
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
-import obstore
 import openai
 import pytest
 
-from palladio.default_model import DEFAULT_MODEL_NAME
+from palladio.commands.migrate_storage import migrate_storage
 from palladio.http.files.file_store import RESULT_PREFIX, FileStore
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage import blob_bucket
 from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.object_lists import new_id
-from palladio.http.storage.storage import Storage
+from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import both, chat_line, jsonl, submit, wait_for
 from tests.http.conftest import running_server
 from tests.http.files.uploads import CONTENT, upload
 from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
-from tests.integration.serving import EMBEDDED_LIMITS, Server
+from tests.integration.bucket_hosts import MIB, Host, begun_upload, objects
 from tests.integration.swift import READER, READER_SECRET, Swift, running_swift
+from tests.postgres_server import PostgresServer, missing
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("OBJECT_STORE_PYTHON" not in os.environ, reason="`make object-store` has the package swift"),
 ]
-MIB = 1 << 20
+Start = Callable[..., Host]
 PREFIX = "backend_input_file-"
 
 
@@ -57,11 +58,6 @@ def bucket(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"test-{random.randrange(10**9)}"
     swift.make_bucket(name)
     return f"s3://{name}/some/prefix"
-
-
-def objects(swift: Swift, bucket: str) -> set[str]:
-    name, _, prefix = bucket.removeprefix("s3://").partition("/")
-    return {one["path"].removeprefix(f"{prefix}/") for some in obstore.list(swift.store(name), prefix) for one in some}
 
 
 async def test_contents_of_every_size_come_back_and_what_breaks_off_leaves_no_parts(swift: Swift, bucket: str) -> None:
@@ -152,35 +148,22 @@ def test_a_batch_waits_while_the_store_is_away(
 
 
 @pytest.fixture
-def start(environment: None, bucket: str, tmp_path: Path) -> Iterator["Start"]:
-    with contextlib.ExitStack() as stack:
-        yield Start(stack, bucket, tmp_path)
+def start(bucket: str, tmp_path: Path) -> Iterator[Start]:
+    hosts: list[Host] = []
+    tokenizer = build_tiny_tokenizer(tmp_path / "tokenizer")
+
+    def begin(name: str = "one", **config: Any) -> Host:
+        log = tmp_path / f"log{len(hosts)}"
+        stored = {"file_storage_path": str(tmp_path / name), "blob_store": bucket}
+        hosts.append(Host(tokenizer, log, stored | config))
+        return hosts[-1]
+
+    yield begin
+    for host in hosts:
+        host.end(signal.SIGKILL)
 
 
-class Start:
-    """Starts a real server on the bucket, as often as it is called."""
-
-    def __init__(self, stack: contextlib.ExitStack, bucket: str, folder: Path) -> None:
-        self._stack, self._bucket, self._folder, self._count = stack, bucket, folder, 0
-
-    def __call__(self) -> Server:
-        self._count += 1
-        storage = shlex.quote(str(self._folder / "storage"))
-        server = Server(
-            f"{sys.executable} -m palladio serve --host 127.0.0.1 {EMBEDDED_LIMITS} --blob-store {self._bucket} "
-            f"--file-storage-path {storage}",
-            self._folder / f"log{self._count}",
-        )
-        self._stack.callback(server.stop)
-        return server
-
-
-def kill(server: Server) -> None:
-    server.process.kill()
-    server.process.wait(30)
-
-
-def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch, shared: SharedDatabase | None = None) -> None:
     """As if a day had passed."""
     monkeypatch.setattr(blob_bucket, "SETTLING", -3600.0)
 
@@ -189,63 +172,130 @@ def sweep(bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await files.check()
         await files.remove_leftovers()
 
-    with contextlib.closing(Storage(folder, bucket=lambda: open_bucket(bucket, 512 * MIB))) as storage:
+    opened = Storage(folder, bucket=lambda: open_bucket(bucket, 512 * MIB), shared=shared)
+    with contextlib.closing(opened) as storage:
         asyncio.run(run(storage))
 
 
 def test_a_server_killed_within_an_upload_leaves_no_file(
     swift: Swift, bucket: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = start()
-    kept = upload(server.http).json()["id"]
-    head = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-    before = swift.num_stored()
-    with socket.create_connection((server.http.base_url.host, server.http.base_url.port)) as connection:
-        connection.sendall(
-            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
-            b"Content-Type: multipart/form-data; boundary=B\r\n\r\n" + head + random.randbytes(17 * MIB)
-        )
-        deadline = time.monotonic() + 30
-        while swift.num_stored() < before + 2:  # parts
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        kill(server)
+    host = start()
+    kept = upload(host.http).json()["id"]
+    with begun_upload(host, swift):
+        host.end(signal.SIGKILL)
     assert objects(swift, bucket) == {blob_bucket.OWNER, kept}
     orphan = new_id(RESULT_PREFIX)
     asyncio.run(open_bucket(bucket, MIB).put(orphan, one_piece(b"of a server that was killed before the row")))
-    server = start()
-    assert [one["id"] for one in server.http.get("/v1/files").json()["data"]] == [kept]
-    assert server.http.get(f"/v1/files/{kept}/content").content == CONTENT
-    server.stop()
-    assert orphan in objects(swift, bucket)  # it is not a day old
-    sweep(bucket, tmp_path / "storage", monkeypatch)
+    host = start()
+    assert [one["id"] for one in host.http.get("/v1/files").json()["data"]] == [kept]
+    assert host.http.get(f"/v1/files/{kept}/content").content == CONTENT
+    with begun_upload(host, swift):
+        assert host.end() == 0
+    assert objects(swift, bucket) == {blob_bucket.OWNER, kept, orphan}  # it is not a day old
+    sweep(bucket, tmp_path / "one", monkeypatch)
     assert objects(swift, bucket) == {blob_bucket.OWNER, kept}
+
+
+LINES = 60
+OF_LINES = {"max_tokens": 60, "logprobs": True, "top_logprobs": 20}  # about 10 MiB of results
+
+
+def check_results(client: openai.OpenAI, batch_id: str) -> set[str]:
+    """Each line has one result; returns the names of the batch's files."""
+    found = wait_for(client, batch_id, seconds=90.0)
+    output, errors = both(client, found)
+    assert [one["custom_id"] for one in output] == [f"line-{line}" for line in range(LINES)]
+    assert (found.status, found.request_counts.completed, len(errors)) == ("completed", LINES, 1)
+    return {found.input_file_id, found.output_file_id, found.error_file_id}
+
+
+def wait_for_point(client: openai.OpenAI, batch_id: str, point: str, delay: float) -> None:
+    while client.batches.retrieve(batch_id).status in ("validating", *(["in_progress"] * (point == "finalizing"))):
+        time.sleep(0.005)
+    time.sleep(delay)
 
 
 def test_a_server_killed_while_it_writes_results_leaves_one_file_of_them(
     swift: Swift, bucket: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, number = {blob_bucket.OWNER}, 24
-    for delay in (0.0, 0.02, 0.1):
-        server = start()
-        with server.client() as client:
-            lines = [chat_line(line, model=DEFAULT_MODEL_NAME, max_tokens=2) for line in range(number)]
-            lines[3]["body"]["temperature"] = -1
-            batch = submit(client, jsonl(lines))
-            while (found := client.batches.retrieve(batch.id)).status in ("validating", "in_progress"):
-                time.sleep(0.005)
-            time.sleep(delay)
-            kill(server)
-        server = start()
-        with server.client() as client:
-            found = wait_for(client, batch.id, seconds=60.0)
-            output, errors = both(client, found)
-            listed = [one.id for one in client.files.list(purpose="batch_output")]
-        server.stop()
-        ids = [one["custom_id"] for one in (*output, *errors)]
-        assert sorted(ids) == sorted(f"line-{line}" for line in range(number))
-        assert (found.status, len(errors)) == ("completed", 1)
-        known |= {found.input_file_id, found.output_file_id, found.error_file_id}
-        assert set(listed) == {name for name in known if name.startswith(RESULT_PREFIX)}
-    sweep(bucket, tmp_path / "storage", monkeypatch)
+    known, content = {blob_bucket.OWNER}, jsonl([*(chat_line(line, **OF_LINES) for line in range(LINES)), "{bad"])
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
+        host = start()
+        with host.client() as client:
+            batch = submit(client, content).id
+            wait_for_point(client, batch, "finalizing", delay)
+        host.end(signal.SIGKILL)
+        host = start()
+        with host.client() as client:
+            known |= check_results(client, batch)
+            assert {one.id for one in client.files.list()} == known - {blob_bucket.OWNER}
+        assert host.end() == 0
+    sweep(bucket, tmp_path / "one", monkeypatch)
     assert objects(swift, bucket) == known
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    server = PostgresServer.create()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def test_two_hosts_with_one_bucket_and_one_database_lose_and_double_nothing(
+    swift: Swift,
+    bucket: str,
+    start: Start,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that is uploaded to one is a batch of the other. In turn, they are killed: while lines are answered, while
+    the files of results are written, which have several parts, and within an upload."""
+    config = {"database_url": postgres.url(), "database_lease": 3.0}
+    hosts = {name: start(name, **config) for name in ("one", "two")}
+    known, content = {blob_bucket.OWNER}, jsonl([*(chat_line(line, **OF_LINES) for line in range(LINES)), "{bad"])
+    points = ("in_progress", "finalizing", "finalizing", "upload", "upload", "finalizing", "finalizing", "in_progress")
+    for turn, point in enumerate(points):
+        killed, other = ("one", "two") if turn % 2 else ("two", "one")
+        file = upload(hosts[other].http, content).raise_for_status().json()["id"]
+        with hosts[killed].client() as client:
+            asked = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            batch = client.batches.create(input_file_id=file, **asked).id
+            wait_for_point(client, batch, point, random.uniform(0, 0.2))
+        with begun_upload(hosts[killed], swift) if point == "upload" else contextlib.nullcontext():
+            hosts[killed].end(signal.SIGKILL)
+        with hosts[other].client() as client:
+            known |= check_results(client, batch)
+        hosts[killed] = start(killed, **config)
+        listed = hosts[killed].http.get("/v1/files").json()["data"]
+        assert {one["id"] for one in listed} == known - {blob_bucket.OWNER}
+        assert hosts[killed].http.get(f"/v1/files/{file}/content").content == content
+    assert [host.end() for host in hosts.values()] == [0, 0]
+    print(f"{len(objects(swift, bucket) - known)} orphans before the sweep")
+    sweep(bucket, tmp_path / "one", monkeypatch, SharedDatabase(SecretUrl(postgres.url())))
+    assert objects(swift, bucket) == known
+
+
+def test_a_server_moves_to_a_bucket_and_a_shared_database(
+    swift: Swift, bucket: str, start: Start, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    host, content = start(blob_store=None), jsonl([*(chat_line(line, **OF_LINES) for line in range(LINES)), "{bad"])
+    with host.client() as client:
+        batch = submit(client, content).id
+        known = check_results(client, batch)
+    assert host.end() == 0
+    assert {path.name for path in (tmp_path / "one" / "files").iterdir()} == known
+    flags = ["--file-storage-path", str(tmp_path / "one"), "--blob-store", bucket, "--database-url", postgres.url()]
+    assert [migrate_storage(flags, {}) for _ in range(2)] == [0, 0]
+    assert objects(swift, bucket) == {blob_bucket.OWNER, *known}
+    for name in ("one", "two"):
+        host = start(name, database_url=postgres.url())
+        with host.client() as client:
+            assert check_results(client, batch) == known
+            assert client.files.content(client.batches.retrieve(batch).input_file_id).read() == content

@@ -197,7 +197,9 @@ def test_keys_on_the_command_line():
     assert parse("--api-key", "a", "b", "--admin-api-key", "c").args.http.api_keys == ("a", "b")
     assert parse("--admin-api-key=-c", "--api_key_file", "f").args.http.admin_api_keys == ("-c",)
     secrets = ["--api-key", "s3cret1", "s3cret2", "--admin-api-key", "s3cret3", "--ssl-certfile", "c"]
+    secrets += ["--database-url", "postgresql://u:s3cret5@db/p?sslpassword=s3cret6"]
     line = parse(*secrets, "--ssl-keyfile-password", "s3cret4").args.describe()
+    assert "database_url='postgresql://u:***@db/p?sslpassword=***'" in line
     assert "s3cret" not in line
     assert line.count("'***'") == 3
 

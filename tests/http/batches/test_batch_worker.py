@@ -25,15 +25,16 @@ from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import Server, serving
+from tests.http.conftest import OpenStorage
 from tests.properties import examples
 
 
 async def test_a_stop_aborts_lines_at_once_and_the_next_server_runs_only_what_is_missing(
-    tmp_path: Path, tokenizer: Tokenizer
+    tmp_path: Path, tokenizer: Tokenizer, open_storage: OpenStorage
 ) -> None:
     first = FakeEngine(tokenizer, reply="x")
     first.delay = 0.01
-    async with serving(tmp_path, first) as server:
+    async with serving(tmp_path, first, None, open_storage) as server:
         batch_id = await server.submit(jsonl([chat_line(number) for number in range(300)]))
         done = await server.wait_for(batch_id, lambda batch: batch.completed > 0)
         await server.worker.stop()
@@ -44,7 +45,7 @@ async def test_a_stop_aborts_lines_at_once_and_the_next_server_runs_only_what_is
         server.worker.run(batch_id)  # after the stop: left to the next server
     assert done.completed == len(kept) < 300
     second = FakeEngine(tokenizer, reply="x")
-    async with serving(tmp_path, second) as server:
+    async with serving(tmp_path, second, None, open_storage) as server:
         batch = await server.ended(batch_id)
         assert (batch.status, batch.completed, batch.failed) == ("completed", 300, 0)
         assert len(second.calls) == 300 - len(kept)
@@ -174,13 +175,13 @@ class FragileEngine(FakeEngine):
 
 
 async def test_a_line_that_kills_the_engine_gets_a_500_and_its_neighbours_their_answers(
-    tmp_path: Path, tokenizer: Tokenizer
+    tmp_path: Path, tokenizer: Tokenizer, open_storage: OpenStorage
 ) -> None:
     poison = chat_line(7)
     poison["body"]["messages"][0]["content"] = "poison"
     word = tokenizer.encode("poison", False)
     engine = FragileEngine(tokenizer, lambda ids: any(ids[i : i + len(word)] == word for i in range(len(ids))))
-    async with serving(tmp_path, engine) as server:
+    async with serving(tmp_path, engine, None, open_storage) as server:
         lines = [chat_line(number) for number in range(200)]
         lines[7] = poison
         batch = await server.ended(await server.submit(jsonl(lines)))
@@ -191,15 +192,17 @@ async def test_a_line_that_kills_the_engine_gets_a_500_and_its_neighbours_their_
         assert engine.num_failures == MAX_CRASHES
 
 
-async def test_crashes_are_remembered_by_the_next_server(tmp_path: Path, tokenizer: Tokenizer) -> None:
+async def test_crashes_are_remembered_by_the_next_server(
+    tmp_path: Path, tokenizer: Tokenizer, open_storage: OpenStorage
+) -> None:
     engine = FragileEngine(tokenizer, lambda ids: True)
-    async with serving(tmp_path, engine) as server:
+    async with serving(tmp_path, engine, None, open_storage) as server:
         batch_id = await server.submit(jsonl([chat_line(1)]))
         async with asyncio.timeout(20):
             while await server.store.crashes(batch_id) != {1: MAX_CRASHES - 1}:
                 await asyncio.sleep(0.001)
     engine = FragileEngine(tokenizer, lambda ids: True)
-    async with serving(tmp_path, engine) as server:
+    async with serving(tmp_path, engine, None, open_storage) as server:
         batch = await server.ended(batch_id)
         assert (batch.completed, batch.failed) == (0, 1)
         assert engine.num_failures == 1

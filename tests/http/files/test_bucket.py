@@ -89,6 +89,19 @@ async def test_a_sweep_removes_old_contents_without_a_file_only(
         assert await read_all(bucket, made.id) == b"x"
 
 
+async def test_no_sweep_removes_contents_of_another_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = MemoryBucket()
+    await bucket.check("another database")
+    name = new_id(RESULT_PREFIX)
+    await bucket.put(name, one_piece(b"x"))
+    monkeypatch.setattr(blob_bucket, "SETTLING", -60.0)
+    with contextlib.closing(Storage(tmp_path / "storage", bucket=lambda: bucket)) as storage:
+        files = FileStore(storage.database, storage.blobs)
+        with pytest.raises(ConfigError, match="holds the files of another database"):
+            await files.remove_leftovers()
+    assert set(await scan(bucket)) == {name}
+
+
 async def test_a_bucket_stays_with_the_database_that_began_it(tmp_path: Path) -> None:
     bucket = MemoryBucket()
     for _ in range(2):

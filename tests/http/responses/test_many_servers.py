@@ -38,6 +38,7 @@ def start(
         yield run
 
 
+@pytest.mark.slow
 def test_any_server_goes_on_from_what_another_one_stored(start, tokenizer: Tokenizer) -> None:
     clients = [start(FakeEngine(tokenizer, reply="Hello"))[0] for _ in range(2)]
     previous = None

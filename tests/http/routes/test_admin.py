@@ -104,7 +104,8 @@ def test_health_generate_times_out(http: httpx.Client, engine: FakeEngine, monke
 
 
 def test_information(serve, engine: FakeEngine) -> None:
-    with httpx.Client(base_url=serve(api_key="secret"), headers={"authorization": "Bearer secret"}) as client:
+    url, key = "postgresql://u:secret@db/palladio", {"authorization": "Bearer secret"}
+    with httpx.Client(base_url=serve(api_key="secret", database_url=url), headers=key) as client:
         for path in ("/get_model_info", "/model_info"):
             info = client.get(path).json()
             assert (info["model_path"], info["is_generation"]) == (MODEL, True)

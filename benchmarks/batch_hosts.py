@@ -1,0 +1,234 @@
+"""Batches of several servers with one PostgreSQL: kills at random moments, and lines/s beside one SQLite server.
+
+    python benchmarks/batch_hosts.py kills --lines 5000 --repeats 3
+    python benchmarks/batch_hosts.py throughput --lines 1000 --turns 3
+
+Each "host" is a server of its own, with the embedded model. Kills: of all processes of a server, of its HTTP process
+alone, of its engine alone, and of the database, each with SIGKILL (the database's processes: SIGQUIT, at which they end
+without writing anything); what was killed is started again. PostgreSQL runs from a temporary folder, with fsync.
+"""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from batch_kills import create
+from batches import ENDED, body_of, by_batch
+from report import report
+from server_process import RunningServer, exit_on_sigterm, palladio_command, running_server
+
+from tests.postgres_server import PostgresServer, missing
+
+FLAGS = ("--compile", "lazy", "--served-model-name", "default", "--max-running-requests", "16", "--max-total-tokens")
+VICTIMS = ("server", "http", "engine", "database")
+
+
+class Host:
+    """A server that can be killed and started again."""
+
+    def __init__(self, name: str, folder: Path, flags: Sequence[str]) -> None:
+        self.name = name
+        self._folder = folder
+        self._flags = flags
+        self._stack = contextlib.ExitStack()
+        self._starts = 0
+        self.server: RunningServer | None = None
+
+    def start(self) -> None:
+        self._starts += 1
+        log = self._folder / f"{self.name}-{self._starts}.log"
+        self.server = self._stack.enter_context(running_server(palladio_command(None, self._flags), log))
+
+    def kill(self, what: str) -> None:
+        """Args: what: server, http or engine. All but an engine have to be started again."""
+        assert self.server is not None
+        assert self.server.process is not None
+        pid = self.server.process.pid
+        if what == "engine":
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            return
+        (os.killpg if what == "server" else os.kill)(pid, signal.SIGKILL)
+        self.server.process.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        self._stack.close()
+        self.server = None
+
+
+@contextlib.contextmanager
+def hosts(count: int, folder: Path, database: PostgresServer | None, lease: float) -> Iterator[list[Host]]:
+    flags = [*FLAGS, "16384", "--file-storage-path", str(folder / "storage")]
+    if database is not None:
+        flags += ["--database-url", database.url(), "--database-lease", str(lease)]
+    made = [Host(f"host{number}", folder, flags) for number in range(count)]
+    try:
+        for host in made:
+            host.start()
+        yield made
+    finally:
+        for host in made:
+            host.stop()
+
+
+@contextlib.contextmanager
+def database_server() -> Iterator[PostgresServer]:
+    server = PostgresServer.create(is_durable=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def ask(made: Sequence[Host], path: str, seconds: float = 60.0) -> httpx.Response:
+    """From any server that answers."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for host in made:
+            if host.server is not None:
+                with contextlib.suppress(httpx.HTTPError):
+                    answer = httpx.get(f"{host.server.url}{path}", timeout=20)
+                    if answer.status_code == 200:
+                        return answer
+        assert time.monotonic() < deadline, f"no server answers {path}"
+        time.sleep(0.2)
+
+
+def strike(victim: str, rng: random.Random, made: Sequence[Host], database: PostgresServer) -> str:
+    """Kills one, and starts it again."""
+    if victim == "database":
+        database.stop(signal.SIGKILL)
+        time.sleep(rng.uniform(0.0, 3.0))
+        database.start()
+        return victim
+    host = rng.choice(made)
+    host.kill(victim)
+    if victim != "engine":
+        time.sleep(rng.uniform(0.0, 2.0))
+        host.start()
+    return f"{victim} of {host.name}"
+
+
+def kill_case(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    begun, struck = time.monotonic(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as name, database_server() as database:
+        folder = Path(name).resolve()
+        with hosts(2, folder, database, args.lease) as made:
+            assert made[0].server is not None
+            with httpx.Client(base_url=made[0].server.url, timeout=60) as client:
+                batch_id = create(client, args.lines, args.max_tokens)
+            victims = list(VICTIMS)
+            rng.shuffle(victims)
+            while (batch := ask(made, f"/v1/batches/{batch_id}").json())["status"] not in ENDED:
+                assert time.monotonic() - begun < args.limit, f"the batch stays {batch['status']}"
+                time.sleep(rng.uniform(0.5, args.pause))
+                if victims:
+                    done = batch["request_counts"]["completed"] + batch["request_counts"]["failed"]
+                    struck.append({"killed": strike(victims.pop(), rng, made, database), "lines_before": done})
+                    print(json.dumps(struck[-1]), file=sys.stderr, flush=True)
+            seen: collections.Counter[str] = collections.Counter()
+            for field in ("output_file_id", "error_file_id"):
+                if batch[field] is not None:
+                    lines = ask(made, f"/v1/files/{batch[field]}/content").text.splitlines()
+                    seen.update(json.loads(line)["custom_id"] for line in lines)
+    return {
+        "seed": seed,
+        "status": batch["status"],
+        "counts": batch["request_counts"],
+        "kills": struck,
+        "lost": args.lines - len(seen),
+        "doubled": sum(count - 1 for count in seen.values()),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def kills(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    cases = []
+    for number in range(args.repeats):
+        cases.append(kill_case(args, args.seed + number))
+        print(json.dumps(cases[-1]), file=sys.stderr, flush=True)
+    bad = sum(bool(case["lost"] or case["doubled"] or case["status"] != "completed") for case in cases)
+    return {"lines": args.lines, "lease_seconds": args.lease, "cases_with_a_fault": bad, "cases": cases}, bad == 0
+
+
+async def rate(url: str, first: int, args: argparse.Namespace) -> float:
+    bodies = [body_of(first + number, args.max_tokens) for number in range(args.lines)]
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        return await asyncio.wait_for(by_batch(client, bodies), args.limit)
+
+
+def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """One server at a time has the cores, or two share them; they take turns."""
+    rates = collections.defaultdict[str, list[float]](list)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())).resolve()
+        database = stack.enter_context(database_server())
+        for name in ("alone", "shared"):
+            (folder / name).mkdir()
+        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease))
+        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease))
+        assert alone.server is not None
+        assert first.server is not None
+        assert second.server is not None
+        paused = second.server.process
+        assert paused is not None
+        used = 0
+        for turn in range(-1, args.turns):  # the first one compiles programs
+            os.killpg(paused.pid, signal.SIGSTOP)
+            time.sleep(args.lease + 1)
+            sides = [("sqlite, one server", alone.server.url), ("postgresql, one server", first.server.url)]
+            measured = [(side, asyncio.run(rate(url, used := used + args.lines, args))) for side, url in sides]
+            os.killpg(paused.pid, signal.SIGCONT)
+            time.sleep(1)
+            url = first.server.url
+            measured.append(("postgresql, two servers", asyncio.run(rate(url, used := used + args.lines, args))))
+            for side, found in measured if turn >= 0 else ():
+                rates[side].append(round(found, 1))
+                print(f"{side}: {found:.1f} lines/s", file=sys.stderr, flush=True)
+    medians = {side: statistics.median(values) for side, values in rates.items()}
+    base = medians["sqlite, one server"]
+    ratios = {side: round(value / base, 3) for side, value in medians.items()}
+    return {"lines": args.lines, "lines_per_second": rates, "medians": medians, "ratios": ratios}, True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("kills", "throughput"))
+    parser.add_argument("--lines", type=int, default=5000)
+    parser.add_argument("--max-tokens", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--lease", type=float, default=4.0, help="seconds (--database-lease)")
+    parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills, at most")
+    parser.add_argument("--limit", type=float, default=420.0, help="seconds that one batch may take")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(argv)
+    if (reason := missing()) is not None:
+        parser.error(reason)
+    exit_on_sigterm()
+    result, is_good = {"kills": kills, "throughput": throughput}[args.what](args)
+    report(f"batch_hosts.py {args.what}", argv, result, args.out)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Faults of databases that servers share, and of what they do for each other."""
+
+from tests.faults.fault import Fault
+
+_DATABASE = ("tests/http/storage/test_postgresql.py",)
+_BATCHES = ("tests/http/batches/test_many_servers.py",)
+_RESPONSES = ("tests/http/responses/test_many_servers.py",)
+_MIGRATION = ("tests/palladio/commands/test_migrate_storage.py",)
+
+DATABASE_FAULTS = (
+    Fault(
+        "what a dead server claimed is never answered",
+        "http/batches/batch_claims.py",
+        'is_free = f"server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)}))"',
+        'is_free = "server IS NULL OR server = ?"',
+        _BATCHES,
+    ),
+    Fault(
+        "each server answers all lines",
+        "http/batches/batch_claims.py",
+        'is_free = f"server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)}))"',
+        'is_free = "server IS NULL OR server <> ?"',
+        _BATCHES,
+    ),
+    Fault(
+        "a batch ends while other servers have its last lines",
+        "http/batches/batch_store.py",
+        "if not is_expired and connection.execute(query, (batch_id,)).fetchone() is not None:",
+        "if is_expired and connection.execute(query, (batch_id,)).fetchone() is not None:",
+        _BATCHES,
+    ),
+    Fault(
+        "a late result changes the counts of a batch that has ended",
+        "http/batches/batch_store.py",
+        " AND status IN ('in_progress', 'cancelling')\"",
+        '"',
+        _BATCHES,
+    ),
+    Fault(
+        "a cancel does not reach the servers that run the batch",
+        "http/batches/batch_worker.py",
+        "if batch_id not in self._tasks or (is_cancelling and batch_id not in self._cancelling):",
+        "if batch_id not in self._tasks:",
+        _BATCHES,
+    ),
+    Fault(
+        "a server whose engine is dead keeps its lines",
+        "http/batches/batch_worker.py",
+        'if self._context.engine.state != "dead":',
+        'if self._context.engine.state != "gone":',
+        _BATCHES,
+    ),
+    Fault(
+        "a batch's window follows the host's clock",
+        "http/storage/postgresql.py",
+        "        return time.monotonic() + self._clock_offset",
+        "        return time.time()",
+        _BATCHES,
+    ),
+    Fault(
+        "a transaction is not done again when its connection was dead",
+        "http/storage/postgresql.py",
+        "_ATTEMPTS = 6",
+        "_ATTEMPTS = 1",
+        _DATABASE,
+    ),
+    Fault(
+        "a process gives a lock to itself twice",
+        "http/storage/postgresql_locks.py",
+        "            self._held.add(name)",
+        "            self._held.discard(name)",
+        _DATABASE,
+    ),
+    Fault(
+        "an error shows the database's password",
+        "http/wire/secret_url.py",
+        '_USER.sub(rf"\\1:{_HIDDEN}@", value)',
+        "value",
+        _DATABASE,
+    ),
+    Fault(
+        "two databases share a folder, and each removes the other's contents",
+        "http/storage/storage.py",
+        'if _owner(lock) not in ("", identity):',
+        'if _owner(lock) == "-":',
+        _DATABASE,
+    ),
+    Fault(
+        "a response that another server makes is made twice",
+        "http/responses/response_store.py",
+        'return f"(server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)})))", (',
+        'return "(server IS NULL OR server <> ?)", (',
+        _RESPONSES,
+    ),
+    Fault(
+        "a response that was cancelled elsewhere goes on",
+        "http/responses/unfinished_responses.py",
+        "                    await self._background.drop(response_id)",
+        "                    self.withdraw(response_id)",
+        _RESPONSES,
+    ),
+    Fault(
+        "a migration forgets all rows behind the first hundred",
+        "http/storage/migration.py",
+        "            last = tuple(rows[-1][name] for name in order)",
+        '            last = ("~",) * len(order)',
+        _MIGRATION,
+    ),
+)
