@@ -76,8 +76,8 @@ DASHBOARD_FAULTS = (
     Fault(
         "the history begins with the first visitor",
         "http/server.py",
-        "for worker in (*workers, sampler):",
-        "for worker in workers:",
+        "[*workers, *([] if sampler is None else [sampler])]",
+        "[*workers]",
         ("tests/http/test_server.py",),
     ),
     Fault(

@@ -2,8 +2,9 @@
 
 from tests.faults.command_faults import COMMAND_FAULTS
 from tests.faults.dashboard_faults import DASHBOARD_FAULTS
+from tests.faults.front_faults import FRONT_FAULTS
 from tests.faults.page_faults import PAGE_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
 
-FEATURE_FAULTS = (*COMMAND_FAULTS, *DASHBOARD_FAULTS, *PAGE_FAULTS, *ROUTER_FAULTS, *TIMELINE_FAULTS)
+FEATURE_FAULTS = (*COMMAND_FAULTS, *DASHBOARD_FAULTS, *FRONT_FAULTS, *PAGE_FAULTS, *ROUTER_FAULTS, *TIMELINE_FAULTS)

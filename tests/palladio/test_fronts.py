@@ -1,4 +1,7 @@
-"""Several front processes before one engine: one port, one view. Real processes; the engine is the fake one."""
+"""Several front processes before one engine: one port, one view. Real processes; the engine is the fake one.
+
+Slow: what needs further fronts, or another server.
+"""
 
 import concurrent.futures
 import contextlib
@@ -132,6 +135,7 @@ def test_batches_and_background_responses_are_everybodys_and_run_in_one_front(bo
     assert "store: true" in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_killed_front_loses_its_own_connections_alone_and_is_replaced(server, both):
     """It leads, too: the other front takes over."""
     first, second = both

@@ -169,6 +169,7 @@ async def test_a_failed_engine_is_restarted_for_all_fronts(tmp_path):
         assert first.num_restarts == second.num_restarts == 1
 
 
+@pytest.mark.slow
 async def test_an_engine_that_is_not_restarted_is_dead_in_all_fronts(tmp_path):
     async with serving(tmp_path, max_engine_restarts=0) as server:
         kill(server.owner)
@@ -178,6 +179,7 @@ async def test_an_engine_that_is_not_restarted_is_dead_in_all_fronts(tmp_path):
                 await tokens(front, "new")
 
 
+@pytest.mark.slow
 async def test_a_front_that_comes_while_the_engine_restarts_serves_the_next_one(tmp_path):
     async with serving(tmp_path, once(tmp_path, {}, start_delay=0.3)) as server:
         kill(server.owner)
@@ -195,6 +197,7 @@ async def test_a_wrong_flag_is_told_to_every_front(tmp_path):
                 await engine.wait_ready()
 
 
+@pytest.mark.slow
 async def test_a_duplicate_id_refuses_one_request(tmp_path):
     """Whatever sends an id twice: the engine goes on, and so does every other request."""
     async with serving(tmp_path, {"step_delay": 0.01}) as server:
