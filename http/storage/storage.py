@@ -5,7 +5,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -81,31 +81,6 @@ class Storage:
 
     def close(self) -> None:
         self._stack.close()
-
-
-@contextlib.contextmanager
-def hold_folder(given: str | None) -> Iterator[Path]:
-    """A folder for several processes of one server, which open it as one that is held.
-
-    Args:
-        given: --file-storage-path; None: a temporary one, which goes at the end.
-
-    Raises:
-        ConfigError: it cannot be written, or another server uses it.
-    """
-    with contextlib.ExitStack() as stack:
-        if given is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palladio-")))
-        else:
-            folder = Path(given).expanduser()
-        try:
-            make_folder(folder)
-            stack.callback(os.close, _lock(folder))
-        except OSError as error:
-            raise ConfigError(
-                f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
-            ) from error
-        yield folder
 
 
 def _lock(folder: Path) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage.storage import Storage, hold_folder
+from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError, OverloadedError
 from tests.fake_engine import FakeEngine
 
@@ -202,14 +202,9 @@ async def test_keys_and_limits_hold_before_a_request_is_handed_on(tokenizer, tmp
 
 
 def test_a_folder_is_held_for_all_fronts_and_by_one_server(tmp_path):
-    with hold_folder(str(tmp_path / "storage")) as folder:
-        stores = [Storage(folder, is_held=True) for _ in range(2)]
-        with pytest.raises(ConfigError, match="in use by another server"), hold_folder(str(folder)):
-            pass
-        with pytest.raises(ConfigError, match="in use by another server"):
-            Storage(folder)
-        for store in stores:
-            store.close()
-    with hold_folder(None) as temporary:
-        assert temporary.is_dir()
-    assert not temporary.exists()
+    parent = Storage(tmp_path / "storage")
+    fronts = [Storage(parent.folder, is_held=True) for _ in range(2)]
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Storage(parent.folder)
+    for store in (*fronts, parent):
+        store.close()
