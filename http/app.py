@@ -1,5 +1,6 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import Storage
+from palladio.http.settings.rules import require
+from palladio.http.storage.blob_bucket import open_bucket
+from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
 
 SHOWN_BATCHES = 20  # of the dashboard
@@ -108,9 +112,13 @@ def create_app(
         Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
+
+    def root() -> FastAPI:
+        return app
+
     if not peers.is_alone:
-        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=lambda: app))
-    app: FastAPI = FastAPI(title="Palladio", version=__version__, middleware=middleware)
+        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
+    app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
     for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
@@ -151,10 +159,11 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 
 
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
-    """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
-    database = context.storage.database
-    files = FileStore(database, context.storage.files, before=context.peers.started)
-    batches = BatchStore(database)
+    """Files and batches. Whoever serves the app calls `app.state.files.check`, of a FileStore, and starts and stops
+    `app.state.batch_worker`, a BatchWorker."""
+    storage = context.storage
+    files, batches = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
+    app.state.files = files
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))
@@ -180,11 +189,20 @@ def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
         is_alone: it is this process's own; else that of several, and their parent holds it.
 
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
+            --blob-store has no such folder for its database, or lacks its package.
     """
+    url = config.blob_store
     if config.file_storage_path is None:
+        is_local = url is None
+        require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
         return Storage.temporary()
-    return Storage(Path(config.file_storage_path).expanduser(), is_held=not is_alone)
+    bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
+    given = config.database_url
+    shared = (
+        None if given is None else SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
+    )
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared, is_held=not is_alone)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -114,6 +114,7 @@ async def serve_on(
     observer = create_observer(engine, config, observability)
     storage = open_storage(config, is_alone=peers.is_alone)
     app = create_app(engine, config, observability, observer, storage, peers)
+    await app.state.files.check()
     if peers.number <= 1:
         logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)

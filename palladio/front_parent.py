@@ -13,7 +13,6 @@ import logging
 import logging.config
 import os
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -67,8 +66,10 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
     stop = Stop()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen(http))
-        storage = stack.enter_context(contextlib.closing(open_storage(http)))  # its tables are there before any front
-        shared = dataclasses.replace(http, file_storage_path=str(storage.folder))
+        shared = http
+        if http.file_storage_path is None or http.database_url is None:  # else its database looks after the folder
+            storage = stack.enter_context(contextlib.closing(open_storage(http)))  # it has its tables before any front
+            shared = dataclasses.replace(http, file_storage_path=str(storage.folder), database_url=None)
         logging.config.dictConfig(logging_config(http, observability.log_format))
         log_address(listener, http)
         counts = stack.enter_context(tempfile.TemporaryFile())
@@ -79,7 +80,6 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
             config=args.engine_config(),
             http=shared,
             observability=observability,
-            started=time.time(),
         )
         with stop.on_signals():
             await Parent(request, transport, environment).run(stop)

@@ -51,7 +51,6 @@ class FrontRequest(msgspec.Struct, frozen=True):
         number: of this front, see front_number.
         listener: descriptor of the port.
         counts: descriptor of the memory that ConnectionCounts share. slot: this front's part of it.
-        started: when the server was, in seconds since the epoch.
         is_replacement: of a front that has ended.
     """
 
@@ -60,7 +59,6 @@ class FrontRequest(msgspec.Struct, frozen=True):
     config: EngineConfig
     http: HttpConfig
     observability: ObservabilityConfig
-    started: float
     number: int = 0
     slot: int = 0
     is_replacement: bool = False
@@ -72,7 +70,7 @@ class _Front:
     is_alone = False
 
     def __init__(self, request: FrontRequest) -> None:
-        self.number, self.started = request.number, request.started
+        self.number = request.number
         self.stop = Stop()
         self.engine = FrontEngine(request.config, self._order, self._note_loaded, request.number)
         self._channel: Channel | None = None

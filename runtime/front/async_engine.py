@@ -84,6 +84,7 @@ class AsyncEngine:
         self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
         self._tokenizer_loaded = False
         self._settled = asyncio.Event()  # no longer starting
+        self._dead = asyncio.Event()
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._payloads = PayloadStore()
@@ -134,6 +135,10 @@ class AsyncEngine:
         await self._settled.wait()
         if self._phase == "dead" and self._failure is not None:
             raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
+
+    async def wait_dead(self) -> None:
+        """Returns when the engine is dead for good, before requests are told of it."""
+        await self._dead.wait()
 
     async def shutdown(self, drain_seconds: float = 0.0) -> None:
         """Refuses new requests, gives the running ones `drain_seconds`, aborts the rest, ends the engine.
@@ -333,6 +338,7 @@ class AsyncEngine:
             return
         self._phase = "dead"
         self._failure = failure
+        self._dead.set()
         self._streams.fail_all(EngineDeadError(failure.message))
         self._calls.fail(EngineDeadError(failure.message))
         self._settle()

@@ -106,16 +106,16 @@ FRONT_FAULTS = (
     ),
     Fault(
         "a front that takes over removes uploads that are under way",
-        "http/files/file_store.py",
-        "_changed(path) < before",
-        "_changed(path) < math.inf",
+        "http/storage/storage.py",
+        'begun = (folder / "lock").stat().st_mtime',
+        'begun = float("inf")',
         ("tests/http/files/test_leftovers.py",),
     ),
     Fault(
         "a front locks the others out of the storage",
         "http/storage/storage.py",
-        "if not is_held:",
-        "if folder:",
+        "if is_held and shared is None:",
+        "if is_held and shared is not None:",
         _RELAY,
     ),
 )

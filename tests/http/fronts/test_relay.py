@@ -22,7 +22,7 @@ MODEL = FakeEngine(None).config.source.model_path
 class Member:
     """A front's Peers, without processes between."""
 
-    is_alone, started = False, 0.0
+    is_alone = False
 
     def __init__(self, group, number):
         self.group, self.number = group, number
@@ -71,7 +71,8 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def three_fronts(tokenizer, folder, **flags):
-    group, stores = Group(), []
+    group, stores, held = Group(), [], contextlib.ExitStack()
+    held.enter_context(hold_folder(str(folder), is_shared=False))
     for number in (1, 2, 3):
         engine = group.engines[number] = FakeEngine(tokenizer, reply="Hello")
         config = HttpConfig(file_storage_path=str(folder), **flags)
@@ -88,6 +89,7 @@ async def three_fronts(tokenizer, folder, **flags):
                 await app.state.sampler.stop()
         for store in stores:
             store.close()
+        held.close()
 
 
 @pytest.fixture
