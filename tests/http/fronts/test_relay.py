@@ -72,7 +72,7 @@ class Group:
 @contextlib.asynccontextmanager
 async def three_fronts(tokenizer, folder, **flags):
     group, stores, held = Group(), [], contextlib.ExitStack()
-    held.enter_context(hold_folder(str(folder), is_shared=False))
+    held.callback(Storage(folder).close)
     for number in (1, 2, 3):
         engine = group.engines[number] = FakeEngine(tokenizer, reply="Hello")
         config = HttpConfig(file_storage_path=str(folder), **flags)
