@@ -188,7 +188,7 @@ class Parent:
         self.changed()
         if self._is_stopping:
             return
-        if front.failure is not None:
+        if front.failure is not None and not self._are_ready.is_set():
             self._fail(front.failure)
         elif self._engine.state == "dead":
             if not self._fronts:
@@ -197,7 +197,7 @@ class Parent:
             self._fail(EngineDeadError(f"front processes ended {self._budget.limit + 1} times within an hour: {how}"))
         else:
             message = "Front process %d ended (%s): its requests are aborted, and another one is started"
-            logger.error(message, front.number, how)
+            logger.error(message, front.number, front.failure or how)
             await asyncio.sleep(_PAUSE)
             if not self._is_stopping:
                 await self._start_front(front.slot)

@@ -79,6 +79,8 @@ async def test_each_front_gets_the_tokens_of_its_own_requests(tmp_path):
         for found in together:
             assert [token for index, token in found if index == 0] == [token for _, token in alone]
         assert sorted(together[0]) == sorted(together[1])
+        unseeded = [await tokens(front, "any", seed=None) for front in (first, second)]
+        assert unseeded[0] != unseeded[1], "each front has seeds of its own"
         assert (await first.stats()).total.num_running == 0
 
 
@@ -133,7 +135,8 @@ async def test_what_one_front_orders_of_the_model_all_see(tmp_path):
         running = asyncio.create_task(tokens(second, "running", max_tokens=250))
         await until_running(first, 1)
         await first.model.pause("abort")
-        assert len(await running) < 250, "the pause aborts the requests of all fronts"
+        async with asyncio.timeout(10):
+            assert len(await running) < 250, "the pause aborts the requests of all fronts"
         assert second.model.paused == "abort"
         await second.model.go_on()
         assert first.model.paused is None
