@@ -152,7 +152,7 @@ async def test_a_request_is_explained_and_aborted_wherever_it_is(fronts):
 
 async def test_background_responses_are_made_where_the_leader_is(fronts):
     async with fronts.client(1) as first, fronts.client(3) as third:
-        plain = await first.post(RESPONSES, json={"input": "Hi", "instructions": 'say "background": true'})
+        plain = await first.post(RESPONSES, json={"input": "Hi", "metadata": {"background": "no"}})
         assert plain.json()["status"] == "completed"
         assert (len(fronts.engines[1].calls), len(fronts.engines[2].calls)) == (1, 0)
         made = (await first.post(RESPONSES, json={"input": "Hi", "background": True})).json()
