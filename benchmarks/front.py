@@ -2,7 +2,7 @@
 
     python benchmarks/front.py --streams 64 --tokens 400 --turns 5
     python benchmarks/front.py --streams 64 --interval-ms 20       # at a rate that it keeps up with: the added latency
-    python benchmarks/front.py --streams 256 --interval-ms 20 --fronts 2  # CPU time of two front processes
+    python benchmarks/front.py --streams 128 --interval-ms 20 --fronts 1 2  # CPU time of one and of two processes
 
 The engine is fake and lives in the server's event loop: each step is encoded and decoded as it is between the real
 processes, and every stream gets one token of it. All else is the server: AsyncEngine, detokenizer, routes, uvicorn.
@@ -178,22 +178,37 @@ async def measure(
 
 
 def measure_processes(args: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of CPU for an event, of all front processes and of the engine's."""
-    server = FrontServer(args.port, args.fronts, args.interval_ms / 1e3)
+    """Microseconds of CPU for an event, of all front processes and of the engine's, by the number of fronts. Each front
+    has --streams streams; servers take turns, so that whatever slows the machine slows all of them."""
+    servers = {count: FrontServer(args.port + count, count, args.interval_ms / 1e3) for count in args.fronts}
+    turns: dict[int, list[dict[str, float]]] = {count: [] for count in servers}
     try:
-        wait_for_server(f"http://127.0.0.1:{args.port}", 60)
-        turns = []
+        for count in servers:
+            wait_for_server(f"http://127.0.0.1:{args.port + count}", 60)
         for number in range(1 + args.turns):
-            before = server.cpu_seconds()
-            one = asyncio.run(turn(args.port, args, None))
-            spent = server.cpu_seconds() - before
-            one["fronts_cpu_us_per_event"] = 1e6 * spent.fronts / one["events"]
-            one["engine_cpu_us_per_event"] = 1e6 * spent.engine / one["events"]
-            turns += [one] if number else []  # the first one warms up
+            for count, server in servers.items():
+                shared = argparse.Namespace(**{**vars(args), "streams": args.streams * count})
+                before = server.cpu_seconds()
+                one = asyncio.run(turn(args.port + count, shared, None))
+                spent = server.cpu_seconds() - before
+                one["fronts_cpu_us_per_event"] = 1e6 * spent.fronts / one["events"]
+                one["engine_cpu_us_per_event"] = 1e6 * spent.engine / one["events"]
+                turns[count] += [one] if number else []  # the first one warms up
     finally:
-        server.stop()
+        for server in servers.values():
+            server.stop()
     names = ("fronts_cpu_us_per_event", "engine_cpu_us_per_event", "events_per_second")
-    return {f"{name}_median": statistics.median(one[name] for one in turns) for name in names} | {"turns": turns}
+    return {
+        "by_fronts": {
+            count: {f"{name}_median": statistics.median(one[name] for one in found) for name in names}
+            for count, found in turns.items()
+        },
+        "ratio_median": statistics.median(
+            last["fronts_cpu_us_per_event"] / first["fronts_cpu_us_per_event"]
+            for first, last in zip(turns[args.fronts[0]], turns[args.fronts[-1]], strict=True)
+        ),
+        "turns": turns,
+    }
 
 
 def added_latency(steps: list[int], arrivals: list[list[tuple[int, int]]]) -> dict[str, float]:
@@ -209,7 +224,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=400, help="of each stream")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--interval-ms", type=float, default=0.0, help="between steps; 0: as fast as it goes")
-    parser.add_argument("--fronts", type=int, default=0, help="front processes; 0: one, with the engine in it")
+    parser.add_argument(
+        "--fronts", type=int, nargs="*", help="numbers of front processes; default: the engine is in it"
+    )
     parser.add_argument("--body", type=json.loads, default={}, help="JSON: more fields of the requests")
     parser.add_argument("--port", type=int, default=31987)
     parser.add_argument("--out", type=Path)

@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from palladio.front_process import FAILED, LOADED, READY, SERVING, STATE, STOP, FrontRequest
+from palladio.front_process import FAILED, LOADED, READY, SERVING, START, STATE, STOP, FrontRequest
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
 from palladio.runtime.process.channel import Ask, Channel, Tell
 from palladio.runtime.process.shared_state import SharedState
@@ -48,7 +48,7 @@ class FrontChild:
     async def start(cls, request: FrontRequest, parent: FrontParent, environment: Mapping[str, str]) -> Self:
         """
         Args:
-            request: without the descriptor of the channel.
+            request: what it reads first.
 
         Raises:
             OSError: no process can be made.
@@ -58,21 +58,16 @@ class FrontChild:
             stack.callback(ours.close)
             with theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "palladio.front_process"),
-                    stdin=asyncio.subprocess.PIPE,
+                    *(sys.executable, "-P", "-m", "palladio.front_process", str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
                     env=dict(environment),  # uvloop takes no other mapping
                     pass_fds=(theirs.fileno(), request.listener, request.counts),
                     start_new_session=True,  # Ctrl-C in the terminal is for the parent, which then decides
                 )
-                words = msgspec.json.encode(msgspec.structs.replace(request, channel=theirs.fileno()))
             child = cls(request, process, parent)
             await child.connect(ours)
             stack.pop_all()
-        assert process.stdin is not None
-        process.stdin.write(words)
-        with contextlib.suppress(ConnectionError):  # it has ended already, which `run` sees
-            await process.stdin.drain()
-        process.stdin.close()
+        child.tell(START, msgspec.json.encode(request))
         return child
 
     async def connect(self, end: socket.socket) -> None:
@@ -92,13 +87,17 @@ class FrontChild:
             return f"exit status {code}"
         return f"killed by {signal.Signals(-code).name}"
 
+    def tell(self, kind: str, body: bytes = b"") -> None:
+        """See Channel.tell."""
+        self._open.tell(kind, body)
+
     def show(self, state: SharedState) -> None:
         """The engine's state, and the fronts', are these now."""
-        self._open.tell(STATE, msgspec.msgpack.encode(state))
+        self.tell(STATE, msgspec.msgpack.encode(state))
 
     def stop(self) -> None:
         """It is to drain, or, at the second time, to end at once."""
-        self._open.tell(STOP)
+        self.tell(STOP)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

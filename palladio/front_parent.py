@@ -13,7 +13,6 @@ import logging
 import logging.config
 import os
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -22,11 +21,11 @@ import uvloop
 
 from palladio.front_child import FrontChild, ask_each
 from palladio.front_process import ABORT_ALL, DEPARTED, EVERY, FrontRequest
+from palladio.http.app import open_storage
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
 from palladio.http.security.connection import COUNTS_BYTES
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.log_config import logging_config
-from palladio.http.storage.storage import hold_folder
 from palladio.runtime.front.engine_owner import EngineOwner
 from palladio.runtime.front.front_engine import MODEL_CALL
 from palladio.runtime.front.supervisor import RestartBudget
@@ -67,8 +66,10 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
     stop = Stop()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen(http))
-        folder = stack.enter_context(hold_folder(http.file_storage_path, is_shared=http.database_url is not None))
-        shared = dataclasses.replace(http, file_storage_path=str(folder))
+        shared = http
+        if http.file_storage_path is None or http.database_url is None:  # else its database looks after the folder
+            storage = stack.enter_context(contextlib.closing(open_storage(http)))  # it has its tables before any front
+            shared = dataclasses.replace(http, file_storage_path=str(storage.folder), database_url=None)
         logging.config.dictConfig(logging_config(http, observability.log_format))
         log_address(listener, http)
         counts = stack.enter_context(tempfile.TemporaryFile())
@@ -79,7 +80,6 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
             config=args.engine_config(),
             http=shared,
             observability=observability,
-            started=time.time(),
         )
         with stop.on_signals():
             await Parent(request, transport, environment).run(stop)
@@ -88,7 +88,7 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
 class Parent:
     """
     Args:
-        request: what every front is told; its number and its channel are its own.
+        request: what every front is told; its number and its slot are its own.
     """
 
     def __init__(self, request: FrontRequest, transport: ProcessTransport, environment: Mapping[str, str]) -> None:
@@ -174,7 +174,7 @@ class Parent:
         self._show(front)
         task = asyncio.create_task(self._look_after(front))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_end)
 
     async def _look_after(self, front: FrontChild) -> None:
         """Until it has ended and, if need be, another one has its place."""
@@ -188,7 +188,7 @@ class Parent:
         self.changed()
         if self._is_stopping:
             return
-        if front.failure is not None:
+        if front.failure is not None and not self._are_ready.is_set():
             self._fail(front.failure)
         elif self._engine.state == "dead":
             if not self._fronts:
@@ -197,12 +197,17 @@ class Parent:
             self._fail(EngineDeadError(f"front processes ended {self._budget.limit + 1} times within an hour: {how}"))
         else:
             message = "Front process %d ended (%s): its requests are aborted, and another one is started"
-            logger.error(message, front.number, how)
+            logger.error(message, front.number, front.failure or how)
             await asyncio.sleep(_PAUSE)
             if not self._is_stopping:
                 await self._start_front(front.slot)
 
-    def _fail(self, failure: Exception) -> None:
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)  # such as that there can be no further process
+
+    def _fail(self, failure: BaseException) -> None:
         if not self._failure.done():
             self._failure.set_exception(failure)
 

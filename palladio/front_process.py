@@ -1,6 +1,6 @@
 """The program of one front process of several: HTTP on the common port, before an engine that the parent owns.
 
-python -P -m palladio.front_process < request.json
+python -P -m palladio.front_process DESCRIPTOR   # of the channel to the parent
 """
 
 import signal
@@ -32,25 +32,25 @@ from palladio.runtime.front.front_engine import MODEL_CALL, FrontEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError, PalladioError
 from palladio.runtime.interface.front_number import PARENT
-from palladio.runtime.process.channel import Ask, Channel, Tell
+from palladio.runtime.process.channel import Ask, Channel, Tell, read_first
 from palladio.runtime.process.shared_state import ModelCall, SharedState
 from palladio.runtime.telemetry.logs import configure_logging
 
 EVERY: Final = -1  # to whom a question goes: all other fronts
 DEPARTED: Final = -2  # the last answers of those that have ended
 ABORT_ALL: Final = "abort_all"  # kind of a question
-STATE, STOP, SERVING, LOADED, READY, FAILED = "state", "stop", "serving", "loaded", "ready", "failed"  # what is told
+START, STATE, STOP = "start", "state", "stop"  # kinds of what the parent tells
+SERVING, LOADED, READY, FAILED = "serving", "loaded", "ready", "failed"  # kinds of what a front tells
 _LEADER_PATIENCE: Final = 10.0  # seconds
 
 
 class FrontRequest(msgspec.Struct, frozen=True):
-    """What the program reads from its standard input, as JSON.
+    """What the parent tells first, as JSON.
 
     Attributes:
         number: of this front, see front_number.
-        channel, listener: descriptors, of the channel to the parent and of the port.
+        listener: descriptor of the port.
         counts: descriptor of the memory that ConnectionCounts share. slot: this front's part of it.
-        started: when the server was, in seconds since the epoch.
         is_replacement: of a front that has ended.
     """
 
@@ -59,9 +59,7 @@ class FrontRequest(msgspec.Struct, frozen=True):
     config: EngineConfig
     http: HttpConfig
     observability: ObservabilityConfig
-    started: float
     number: int = 0
-    channel: int = -1
     slot: int = 0
     is_replacement: bool = False
 
@@ -72,7 +70,7 @@ class _Front:
     is_alone = False
 
     def __init__(self, request: FrontRequest) -> None:
-        self.number, self.started = request.number, request.started
+        self.number = request.number
         self.stop = Stop()
         self.engine = FrontEngine(request.config, self._order, self._note_loaded, request.number)
         self._channel: Channel | None = None
@@ -171,10 +169,10 @@ class _Front:
         return self._channel
 
 
-async def _serve(request: FrontRequest) -> None:
+async def _serve(request: FrontRequest, channel: socket.socket) -> None:
     front = _Front(request)
     with socket.socket(fileno=request.listener) as listener:
-        async with front.connected(socket.socket(fileno=request.channel)):
+        async with front.connected(channel):
             await _serve_until_told(front, request, listener)
 
 
@@ -198,10 +196,14 @@ def _end_with_parent(listening: "asyncio.Task[None]") -> None:
 
 def main() -> int:
     """Returns the exit code: 0; what went wrong the parent is told."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=FrontRequest)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        request = msgspec.json.decode(read_first(channel).body, type=FrontRequest)
+    except EOFError:
+        return 1  # the parent was gone before it began
     configure_logging(request.http.log_level, request.observability.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(request))
+        runner.run(_serve(request, channel))
     return 0
 
 

@@ -1,6 +1,5 @@
 """Peers: the other front processes of a server, as one of them sees them."""
 
-import math
 from collections.abc import AsyncIterator, Callable
 from typing import Literal, Protocol
 
@@ -13,12 +12,10 @@ class Peers(Protocol):
 
     Attributes:
         number: of this front.
-        started: when the server was, in seconds since the epoch. What it keeps on disk from before is an earlier one's.
         is_alone: there are no others, and never will be.
     """
 
     number: int
-    started: float
     is_alone: bool
 
     async def lead(self) -> None:
@@ -64,7 +61,6 @@ class Alone:
 
     number = 0
     is_alone = True
-    started = math.inf  # whatever it finds is an earlier server's
 
     async def lead(self) -> None:
         """See Peers.lead."""

@@ -7,7 +7,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -146,35 +146,6 @@ def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
             f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"
         ) from error
     return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
-
-
-@contextlib.contextmanager
-def hold_folder(given: str | None, *, is_shared: bool) -> Iterator[Path]:
-    """A folder for several processes of one server, which open it as one that is held.
-
-    Args:
-        given: --file-storage-path; None: a temporary one, which goes at the end.
-        is_shared: with other servers of one database.
-
-    Raises:
-        ConfigError: it cannot be written, or another server uses it.
-    """
-    with contextlib.ExitStack() as stack:
-        if given is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palladio-")))
-        else:
-            folder = Path(given).expanduser()
-        try:
-            make_folder(folder)
-            lock = _lock(folder, is_shared=is_shared)
-            stack.callback(os.close, lock)
-            if not is_shared:
-                _check_own(lock, folder)
-        except OSError as error:
-            raise ConfigError(
-                f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
-            ) from error
-        yield folder
 
 
 def _lock(folder: Path, *, is_shared: bool) -> int:

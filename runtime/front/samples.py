@@ -80,7 +80,7 @@ class RequestIntake:
         self._scheduler = scheduler
         self._room = LengthLimit.of(info)
         self._tokenizer = tokenizer
-        self._random = random.Random(info.random_seed)
+        self._random = random.Random(f"{info.random_seed} {mark}" if mark else info.random_seed)
         self._mark = mark
         self._serial = itertools.count()
         self._eos_ids = [*info.eos_token_ids, *(() if tokenizer is None else tokenizer.end_ids)]

@@ -88,6 +88,22 @@ class Tell(msgspec.Struct, frozen=True, array_like=True, tag=True):
     body: bytes = b""
 
 
+def read_first(end: socket.socket) -> Tell:
+    """What was told first, before there is a Channel at this end.
+
+    Raises:
+        EOFError: the other side has ended.
+    """
+    head = end.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(head)
+    frame = end.recv(length, socket.MSG_WAITALL)
+    if len(frame) < length:
+        raise EOFError
+    return msgspec.msgpack.decode(frame, type=Tell)
+
+
 class Handler(Protocol):
     """What one end does with what comes from the other one."""
 
@@ -177,7 +193,7 @@ class Channel:
             await self._writer.wait_closed()
 
     def _write(self, frame: Ask | Part | End | Cancel | Tell) -> None:
-        if not self._is_gone:
+        if not self._is_gone and not self._writer.is_closing():
             data = self._encoder.encode(frame)
             self._writer.write(_LENGTH.pack(len(data)) + data)
 

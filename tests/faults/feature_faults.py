@@ -4,6 +4,7 @@ from tests.faults.blob_faults import BLOB_FAULTS
 from tests.faults.command_faults import COMMAND_FAULTS
 from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.database_faults import DATABASE_FAULTS
+from tests.faults.front_faults import FRONT_FAULTS
 from tests.faults.page_faults import PAGE_FAULTS
 from tests.faults.ray_faults import RAY_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
@@ -14,6 +15,7 @@ FEATURE_FAULTS = (
     *COMMAND_FAULTS,
     *DASHBOARD_FAULTS,
     *DATABASE_FAULTS,
+    *FRONT_FAULTS,
     *PAGE_FAULTS,
     *RAY_FAULTS,
     *ROUTER_FAULTS,

@@ -1,4 +1,7 @@
-"""Several front processes before one engine: one port, one view. Real processes; the engine is the fake one."""
+"""Several front processes before one engine: one port, one view. Real processes; the engine is the fake one.
+
+Slow: what needs further fronts, or another server.
+"""
 
 import concurrent.futures
 import contextlib
@@ -132,6 +135,7 @@ def test_batches_and_background_responses_are_everybodys_and_run_in_one_front(bo
     assert "store: true" in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_killed_front_loses_its_own_connections_alone_and_is_replaced(server, both):
     """It leads, too: the other front takes over."""
     first, second = both
@@ -170,3 +174,92 @@ def test_sigterm_lets_the_streams_of_all_fronts_finish(server):
             assert end == "data: [DONE]"
             assert len(events) > 150
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.slow
+def test_an_engine_that_crashes_is_restarted_for_all_fronts(tmp_path):
+    server = FrontServer(tmp_path, {"step_delay": 0.02, "max_running": 1})
+    try:
+        first, second = server.clients().values()
+        with streams(first) as served:
+            wait_until(lambda: num_running(second) == 1)
+            with streams(second, max_tokens=5) as waiting:
+                wait_until(lambda: num_running(second_view(server)) == 2)
+                os.kill(server.engine_pid(), signal.SIGKILL)
+                events, _ = served[0].result(30)
+                assert "engine" in events[-2], "it had output, and is told why it ends"
+                events, end = waiting[0].result(30)
+                assert end == "data: [DONE]"
+                assert len(events) >= 5
+        wait_until(lambda: all(client.get("/health").status_code == 200 for client in (first, second)))
+        assert [client.post(ROUTE, json=BRIEF).status_code for client in (first, second)] == [200, 200]
+        assert counter(first, "palladio:engine_restarts_total") == 1
+        assert server.stop() == 0
+    finally:
+        server.popen.kill()
+
+
+@pytest.mark.slow
+def test_fronts_that_always_end_are_not_started_for_ever(tmp_path):
+    server = FrontServer(tmp_path, {})
+    try:
+        deadline = time.monotonic() + 60
+        while server.popen.poll() is None:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError):  # one has ended, or all
+                for pid in server.front_pids():
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        assert server.popen.returncode == 1
+        assert "error: front processes ended 21 times within an hour" in server.log()
+    finally:
+        server.popen.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "flags", "code", "message"),
+    [
+        ({"start_error": "config"}, (), 2, "--page-size 7 makes no sense to a fake"),
+        ({"start_error": "crash"}, (), 1, "the engine could not start: RuntimeError: no device"),
+        ({}, ("--api-key-file", "/nowhere/keys"), 2, "--api-key-file"),
+        ({}, ("--chat-template", "/nowhere/template.jinja"), 2, "--chat-template"),
+    ],
+)
+def test_a_failed_start_is_one_line_and_an_exit_code(tmp_path, knobs, flags, code, message):
+    server = FrontServer(tmp_path, knobs, *flags, wait=False)
+    try:
+        assert server.popen.wait(60) == code, server.log()
+        (line,) = [line for line in server.log().splitlines() if line.startswith("error:")]
+        assert message in line
+    finally:
+        server.popen.kill()
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_all_at_once(tmp_path):
+    server = FrontServer(tmp_path, {"step_delay": 0.2})
+    try:
+        pids = [*server.front_pids(), server.engine_pid()]
+        with streams(*server.clients().values()) as running:
+            wait_until(lambda: num_running(second_view(server)) == 2)
+            server.popen.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert server.popen.poll() is None, "streams get time to finish"
+            begun = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - begun < 15
+            for task in running:
+                task.result(20)
+        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    finally:
+        server.popen.kill()
+
+
+@pytest.mark.slow
+def test_all_end_with_the_parent(tmp_path):
+    server = FrontServer(tmp_path, {})
+    pids = [*server.front_pids(), server.engine_pid()]
+    server.popen.kill()
+    server.popen.wait(10)
+    wait_until(lambda: not [pid for pid in pids if os.path.exists(f"/proc/{pid}")])

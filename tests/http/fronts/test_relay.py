@@ -10,7 +10,7 @@ import pytest
 
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage.storage import Storage, hold_folder
+from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError, OverloadedError
 from tests.fake_engine import FakeEngine
 
@@ -22,7 +22,7 @@ MODEL = FakeEngine(None).config.source.model_path
 class Member:
     """A front's Peers, without processes between."""
 
-    is_alone, started = False, 0.0
+    is_alone = False
 
     def __init__(self, group, number):
         self.group, self.number = group, number
@@ -72,7 +72,7 @@ class Group:
 @contextlib.asynccontextmanager
 async def three_fronts(tokenizer, folder, **flags):
     group, stores, held = Group(), [], contextlib.ExitStack()
-    held.enter_context(hold_folder(str(folder), is_shared=False))
+    held.callback(Storage(folder).close)
     for number in (1, 2, 3):
         engine = group.engines[number] = FakeEngine(tokenizer, reply="Hello")
         config = HttpConfig(file_storage_path=str(folder), **flags)
@@ -152,7 +152,7 @@ async def test_a_request_is_explained_and_aborted_wherever_it_is(fronts):
 
 async def test_background_responses_are_made_where_the_leader_is(fronts):
     async with fronts.client(1) as first, fronts.client(3) as third:
-        plain = await first.post(RESPONSES, json={"input": "Hi", "instructions": 'say "background": true'})
+        plain = await first.post(RESPONSES, json={"input": "Hi", "metadata": {"background": "no"}})
         assert plain.json()["status"] == "completed"
         assert (len(fronts.engines[1].calls), len(fronts.engines[2].calls)) == (1, 0)
         made = (await first.post(RESPONSES, json={"input": "Hi", "background": True})).json()
@@ -204,14 +204,9 @@ async def test_keys_and_limits_hold_before_a_request_is_handed_on(tokenizer, tmp
 
 
 def test_a_folder_is_held_for_all_fronts_and_by_one_server(tmp_path):
-    with hold_folder(str(tmp_path / "storage"), is_shared=False) as folder:
-        stores = [Storage(folder, is_held=True) for _ in range(2)]
-        with pytest.raises(ConfigError, match="in use by another server"), hold_folder(str(folder), is_shared=False):
-            pass
-        with pytest.raises(ConfigError, match="in use by another server"):
-            Storage(folder)
-        for store in stores:
-            store.close()
-    with hold_folder(None, is_shared=False) as temporary:
-        assert temporary.is_dir()
-    assert not temporary.exists()
+    parent = Storage(tmp_path / "storage")
+    fronts = [Storage(parent.folder, is_held=True) for _ in range(2)]
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Storage(parent.folder)
+    for store in (*fronts, parent):
+        store.close()

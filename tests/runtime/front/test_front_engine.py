@@ -79,6 +79,8 @@ async def test_each_front_gets_the_tokens_of_its_own_requests(tmp_path):
         for found in together:
             assert [token for index, token in found if index == 0] == [token for _, token in alone]
         assert sorted(together[0]) == sorted(together[1])
+        unseeded = [await tokens(front, "any", seed=None) for front in (first, second)]
+        assert unseeded[0] != unseeded[1], "each front has seeds of its own"
         assert (await first.stats()).total.num_running == 0
 
 
@@ -133,7 +135,8 @@ async def test_what_one_front_orders_of_the_model_all_see(tmp_path):
         running = asyncio.create_task(tokens(second, "running", max_tokens=250))
         await until_running(first, 1)
         await first.model.pause("abort")
-        assert len(await running) < 250, "the pause aborts the requests of all fronts"
+        async with asyncio.timeout(10):
+            assert len(await running) < 250, "the pause aborts the requests of all fronts"
         assert second.model.paused == "abort"
         await second.model.go_on()
         assert first.model.paused is None
@@ -169,6 +172,7 @@ async def test_a_failed_engine_is_restarted_for_all_fronts(tmp_path):
         assert first.num_restarts == second.num_restarts == 1
 
 
+@pytest.mark.slow
 async def test_an_engine_that_is_not_restarted_is_dead_in_all_fronts(tmp_path):
     async with serving(tmp_path, max_engine_restarts=0) as server:
         kill(server.owner)
@@ -178,6 +182,7 @@ async def test_an_engine_that_is_not_restarted_is_dead_in_all_fronts(tmp_path):
                 await tokens(front, "new")
 
 
+@pytest.mark.slow
 async def test_a_front_that_comes_while_the_engine_restarts_serves_the_next_one(tmp_path):
     async with serving(tmp_path, once(tmp_path, {}, start_delay=0.3)) as server:
         kill(server.owner)
@@ -195,6 +200,7 @@ async def test_a_wrong_flag_is_told_to_every_front(tmp_path):
                 await engine.wait_ready()
 
 
+@pytest.mark.slow
 async def test_a_duplicate_id_refuses_one_request(tmp_path):
     """Whatever sends an id twice: the engine goes on, and so does every other request."""
     async with serving(tmp_path, {"step_delay": 0.01}) as server:

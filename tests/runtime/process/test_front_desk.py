@@ -1,5 +1,6 @@
 """What an engine before several fronts sends to which of them."""
 
+import dataclasses
 import uuid
 
 import pytest
@@ -120,3 +121,8 @@ def test_a_front_that_has_ended_takes_all_its_requests_along_and_those_that_come
     messages = request("later~1.3"), GetStats(1)
     assert FrontsInbox(Inbox(*messages), desk.desk).get() is None
     assert FrontsInbox(Inbox(*messages), desk.desk).wait() == GetStats(1)
+
+
+def test_every_part_of_a_step_is_divided():
+    """A part of StepOutputs that the desk does not know of would get to nobody."""
+    assert [field.name for field in dataclasses.fields(StepOutputs)] == ["outputs"]

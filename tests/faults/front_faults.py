@@ -1,0 +1,121 @@
+"""Faults of several front processes before one engine."""
+
+from tests.faults.fault import Fault
+
+_DESK, _ENGINE = ("tests/runtime/process/test_front_desk.py",), ("tests/runtime/front/test_front_engine.py",)
+_CHANNEL, _RELAY = ("tests/runtime/process/test_channel.py",), ("tests/http/fronts/test_relay.py",)
+
+FRONT_FAULTS = (
+    Fault(
+        "a client's name for its request tells whose it is",
+        "runtime/interface/front_number.py",
+        'engine_id.rpartition("~")[2]',
+        'engine_id.partition("~")[2]',
+        _DESK,
+    ),
+    Fault(
+        "requests of a front that has ended are computed if they come late",
+        "runtime/process/front_desk.py",
+        "if front in self._ended:\n                    return None",
+        "if front in self._sockets:\n                    return None",
+        _DESK,
+    ),
+    Fault(
+        "a request that has ended is still known",
+        "runtime/process/front_desk.py",
+        "if output.finish is not None:\n                del fronts",
+        "if output.finish is not None and not output.token_ids:\n                del fronts",
+        _DESK,
+    ),
+    Fault(
+        "a question waits for ever when the other process ends",
+        "runtime/process/channel.py",
+        'parts.put_nowait(End(-1, Failure("OverloadedError", _GONE)))',
+        "parts.task_done if parts.empty() else None",
+        _CHANNEL,
+    ),
+    Fault(
+        "an answer goes on though nobody waits for it",
+        "runtime/process/channel.py",
+        "self._answering[frame.call].cancel()",
+        "self._answering[frame.call].done()",
+        _CHANNEL,
+    ),
+    Fault(
+        "one front says that it is ready while another one still loads",
+        "runtime/front/front_engine.py",
+        "if self._link.state.is_open:",
+        'if self._link.state.phase == "ready":',
+        _ENGINE,
+    ),
+    Fault(
+        "a pause aborts nothing in the fronts",
+        "runtime/front/engine_owner.py",
+        "return await self._abort_all()",
+        "return 0",
+        _ENGINE,
+    ),
+    Fault(
+        "a duplicate id ends the engine",
+        "runtime/core/engine_core.py",
+        "if self._scheduler.find(name) is not None or self._grammars.has(name):",
+        "if self._grammars.has(name):",
+        ("tests/runtime/core/test_engine_core.py",),
+    ),
+    Fault(
+        "a response that only speaks of the background is made there",
+        "http/fronts/relay.py",
+        'fields.get("background") is True',
+        'fields.get("background", True) is True',
+        _RELAY,
+    ),
+    Fault(
+        "an abort reaches the front alone that it came to",
+        "http/fronts/relay.py",
+        "texts = [text, *(_split(other)[1] for other in others)]",
+        "texts = [text]",
+        _RELAY,
+    ),
+    Fault(
+        "a request that is handed on belongs to nobody",
+        "http/fronts/relay.py",
+        'owner=state["caller"].owner,',
+        'owner="",',
+        _RELAY,
+    ),
+    Fault(
+        "metrics are those of the other fronts",
+        "http/observability/joint_metrics.py",
+        "for text in (counted, *await peers.ask_others(_METRICS, counted)):",
+        "for text in await peers.ask_others(_METRICS, counted):",
+        _RELAY,
+    ),
+    Fault(
+        "what a front was at goes on after its end",
+        "http/observability/joint_metrics.py",
+        "dataclasses.replace(_decode(text), http_active=0, live_batches=0)",
+        "_decode(text)",
+        _RELAY,
+    ),
+    Fault(
+        "each front allows as many connections as the server may have",
+        "http/security/connection.py",
+        "for place in range(is_spare, len(self._all), 2))",
+        "for place in (2 * self._slot + is_spare,))",
+        ("tests/http/security/test_connection_counts.py",),
+    ),
+    Fault(
+        "a front that takes over removes uploads that are under way",
+        "http/storage/storage.py",
+        'begun = (folder / "lock").stat().st_mtime',
+        'begun = float("inf")',
+        ("tests/http/files/test_leftovers.py",),
+    ),
+    Fault(
+        "a front locks the others out of the storage",
+        "http/storage/storage.py",
+        "if is_held and shared is None:",
+        "if is_held and shared is not None:",
+        _RELAY,
+    ),
+)
