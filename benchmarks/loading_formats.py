@@ -182,7 +182,7 @@ def main() -> None:
         cases.append(("MXFP4 experts", gpt_oss_checkpoint(Path(folder) / "gpt-oss", **GPT_OSS), None))
         for kind in GGUF_KINDS:
             path = make_checkpoint(Path(folder) / kind, "qwen3", **SHAPE)
-            tokenizer = metadata(build_tiny_tokenizer(path))  # to be converted with the weights
+            tokenizer = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2")  # which conversion needs
             more = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
             cases.append((f"GGUF {kind}", as_gguf(path, "qwen3", functools.partial(_of_kind, kind), more), None))
         print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted | lines |")
