@@ -96,13 +96,14 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.sharding import make_mesh
 from palladio.model.loading.load_model import abstract_model, load_model
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.execution.device_state import bytes_per_device
 
 def number(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 
 path, mesh = Path(sys.argv[1]), make_mesh(1)
-config = ModelConfig.from_hf(*read_model_dir(path)).with_quantization(sys.argv[2] or None)
+config = agree_with_weights(path, ModelConfig.from_hf(*read_model_dir(path)), "auto", sys.argv[2] or None)
 planned = bytes_per_device(flatten_model(abstract_model(config, dtype=jnp.bfloat16, mesh=mesh))[1])
 jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
 open("/proc/self/clear_refs", "w").write("5")  # the peak so far
@@ -166,6 +167,7 @@ def convert(path: Path, to: Path, quantization: str | None) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="checkpoints that have this in their name")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     stored.GROUP = GROUP
@@ -186,7 +188,8 @@ def main() -> None:
             more = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
             cases.append((f"GGUF {kind}", as_gguf(path, "qwen3", functools.partial(_of_kind, kind), more), None))
         print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted | lines |")
-        for number, (name, path, kind) in enumerate(cases):
+        chosen = [case for case in cases if args.only in case[0]]
+        for number, (name, path, kind) in enumerate(chosen):
             loaded = load(path, kind)
             row: dict[str, Any] = {"checkpoint": name, "disk": size_of_weights(path), **loaded}
             row["lines"] = lines_of(name)
