@@ -182,11 +182,11 @@ def main() -> None:
             stored.rewrite(path, functools.partial(_made, make), quantization)
             cases.append((name, path, None))
         cases.append(("MXFP4 experts", gpt_oss_checkpoint(Path(folder) / "gpt-oss", **GPT_OSS), None))
-        for kind in GGUF_KINDS:
-            path = make_checkpoint(Path(folder) / kind, "qwen3", **SHAPE)
+        for form in GGUF_KINDS:
+            path = make_checkpoint(Path(folder) / form, "qwen3", **SHAPE)
             tokenizer = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2")  # which conversion needs
             more = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
-            cases.append((f"GGUF {kind}", as_gguf(path, "qwen3", functools.partial(_of_kind, kind), more), None))
+            cases.append((f"GGUF {form}", as_gguf(path, "qwen3", functools.partial(_of_kind, form), more), None))
         print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted | lines |")
         chosen = [case for case in cases if args.only in case[0]]
         for number, (name, path, kind) in enumerate(chosen):
