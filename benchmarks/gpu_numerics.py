@@ -1,5 +1,16 @@
-"""The numerics stage of gpu_smoke.py: attention beside its reference, and draws of the sampler beside the CPU's."""
+"""The numerics stage of gpu_smoke.py: attention beside its reference, and draws of the sampler beside the CPU's.
 
+Kernels alone, interpreted on a CPU (no speed, but every index and mask):
+
+    JAX_PLATFORMS=cpu python benchmarks/gpu_numerics.py --json FILE
+
+Products have the sizes of --tiny there. What does not fit into --seconds is left out, and told.
+"""
+
+import argparse
+import json
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +37,15 @@ GROUPED_PRODUCTS = (  # name, storage, group, zero points, whether the 4 bits ar
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2}  # largest difference from the reference, of outputs of about 1
 
 
-def attention_numerics(tiny: bool, target: Target | None = None, backend: str = "auto") -> Figures:
-    """The largest error of a backend against the reference, both on this device; target: default: this device."""
+def attention_numerics(
+    tiny: bool, target: Target | None = None, backend: str = "auto", seconds: float = float("inf")
+) -> Figures:
+    """The largest error of a backend against the reference, both on this device.
+
+    Args:
+        target: default: this device.
+        seconds: after which no further case begins.
+    """
     import functools
 
     import jax
@@ -45,7 +63,12 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
     rng, page_size = np.random.default_rng(0), 16
     target = target or Target.of(jax.devices()[0])
     errors: dict[str, float] = {}
-    for kind, lengths, N, K, H, window in ATTENTION_CASES[::3] if tiny else ATTENTION_CASES:
+    cases = ATTENTION_CASES[::3] if tiny else ATTENTION_CASES
+    start, num_left = time.monotonic(), len(cases)
+    for kind, lengths, N, K, H, window in cases:
+        if time.monotonic() - start > seconds:
+            break
+        num_left -= 1
         totals = np.array([before + new for before, new in lengths], np.int32)
         starts = np.cumsum([0, *(new for _, new in lengths)]).astype(np.int32)
         width = int(-(-totals.max() // page_size))
@@ -78,6 +101,7 @@ def attention_numerics(tiny: bool, target: Target | None = None, backend: str = 
             errors[f"{kind} {label}"] = max(error, errors.get(f"{kind} {label}", 0.0))
     return {
         "max error": errors,
+        "cases left out": num_left,
         "ok": all(error <= TOLERANCES[name.split()[1].strip(",")] for name, error in errors.items()),
     }
 
@@ -176,3 +200,35 @@ def numerics(tiny: bool, folder: Path) -> Figures:
         "products": product_numerics(tiny),
         "sampler": sampler_numerics(tiny),
     }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 1 if an error is too large, or a case was left out."""
+    import jax
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--backend", default="gpu_triton", help="gpu_mosaic needs JAX 0.11 or later")
+    parser.add_argument("--seconds", type=float, default=420.0, help="of attention; products take some 20 beside")
+    parser.add_argument("--tiny", action="store_true", help="two of the six cases of attention")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    target, start = Target("gpu", "9.0", interpret="plain"), time.monotonic()
+    attention = attention_numerics(args.tiny, target, args.backend, args.seconds)
+    products = product_numerics(True, target, args.backend)
+    found = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": " ".join(sys.argv),
+        "jax": jax.__version__,
+        "device": "interpreted on a CPU",
+        "attention": attention,
+        "products": products,
+        "seconds": time.monotonic() - start,
+    }
+    print(json.dumps(found, indent=2))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return int(not (attention["ok"] and products["ok"]) or attention["cases left out"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -29,6 +29,7 @@ from typing import Any
 
 import jax
 import mixture_paper  # first: it tells jax where to run
+import numpy as np
 from aot_targets import bytes_per_device
 from checkpoints import DEEPSEEK_V3 as V3
 from flax import nnx
@@ -140,6 +141,19 @@ def padding(ranks: int, chunk: int, num_decodes: int) -> dict[str, float]:
     }
 
 
+def leaves(topology: str, ranks: int) -> list[str]:
+    """Rows of a table: of a dense and a sparse layer and what is beside them, how each array of the weights lies."""
+    one = deployment(row_of(topology, ranks), 8, None)
+    rows = []
+    for path, leaf in nnx.to_flat_state(nnx.state(unflatten_model(one.structure, one.weights))):
+        name, array = ".".join(map(str, path)), leaf.get_value()
+        if not name.startswith("layers.") or name.startswith(("layers.0.", f"layers.{LAYERS - SPARSE}.")):
+            axes = ", ".join("–" if axis is None else " × ".join(np.atleast_1d(axis)) for axis in array.sharding.spec)
+            sizes = array.shape, array.sharding.shard_shape(array.shape)
+            rows.append(f"| {name} | {array.dtype} | {sizes[0]} | {axes} | {sizes[1]} |")
+    return rows
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--topology", nargs="+", default=("v6e-32", "tpu7x-16"))
@@ -147,8 +161,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, nargs="+", default=(64, 256))
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--compile", action="store_true", help="a minute or two a row")
+    parser.add_argument("--leaves", action="store_true", help="only how each array lies, with the last of --ranks")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
+    if args.leaves:
+        print("\n".join(leaves(args.topology[0], args.ranks[-1])))
+        return 0
     table = []
     for name in args.topology:
         for ranks in args.ranks:

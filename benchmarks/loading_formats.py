@@ -96,13 +96,14 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.sharding import make_mesh
 from palladio.model.loading.load_model import abstract_model, load_model
+from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.execution.device_state import bytes_per_device
 
 def number(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 
 path, mesh = Path(sys.argv[1]), make_mesh(1)
-config = ModelConfig.from_hf(*read_model_dir(path)).with_quantization(sys.argv[2] or None)
+config = agree_with_weights(path, ModelConfig.from_hf(*read_model_dir(path)), "auto", sys.argv[2] or None)
 planned = bytes_per_device(flatten_model(abstract_model(config, dtype=jnp.bfloat16, mesh=mesh))[1])
 jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
 open("/proc/self/clear_refs", "w").write("5")  # the peak so far
@@ -166,6 +167,7 @@ def convert(path: Path, to: Path, quantization: str | None) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="checkpoints that have this in their name")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     stored.GROUP = GROUP
@@ -182,11 +184,12 @@ def main() -> None:
         cases.append(("MXFP4 experts", gpt_oss_checkpoint(Path(folder) / "gpt-oss", **GPT_OSS), None))
         for form in GGUF_KINDS:
             path = make_checkpoint(Path(folder) / form, "qwen3", **SHAPE)
-            tokenizer = metadata(build_tiny_tokenizer(path))  # to be converted with the weights
+            tokenizer = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2")  # which conversion needs
             more = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
             cases.append((f"GGUF {form}", as_gguf(path, "qwen3", functools.partial(_of_kind, form), more), None))
         print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted | lines |")
-        for number, (name, path, kind) in enumerate(cases):
+        chosen = [case for case in cases if args.only in case[0]]
+        for number, (name, path, kind) in enumerate(chosen):
             loaded = load(path, kind)
             row: dict[str, Any] = {"checkpoint": name, "disk": size_of_weights(path), **loaded}
             row["lines"] = lines_of(name)

@@ -151,7 +151,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 
-SEEDS = {"olmo2": "6 ", "smollm3": "1 ", "cohere": "1 ", "gemma2": "16 ", "gemma3_text": "1 ", "starcoder2": "74 "}
+SEEDS = {
+    "olmo2": "6 ",
+    "smollm3": "1 ",
+    "cohere": "1 ",
+    "gemma2": "16 ",
+    "gemma3_text": "1 ",
+    "starcoder2": "74 ",
+    "qwen3_moe": "1 ",
+}
 """By model_type: chosen so that greedy tokens do not repeat themselves too soon."""
 
 TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}

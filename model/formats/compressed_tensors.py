@@ -18,6 +18,7 @@ from palladio.model.formats.stored_format import (
     StoredMatrix,
     Tensor,
     Tensors,
+    check_bits,
     expect,
     group_size,
     matches,
@@ -178,12 +179,19 @@ def _whole_numbers(module: str, weight: Tensor, scheme: Scheme, tensors: Tensors
     beside = ("weight_shape", "weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point", "output_scale")
     names = [f"{module}.weight_packed" if is_packed else f"{module}.weight", f"{module}.weight_scale"]
     names += [f"{module}.{part}" for part in beside if f"{module}.{part}" in tensors]
-    unpack = functools.partial(_unpack, scheme, read[1], num_inputs, num_groups)
+    unpack = functools.partial(_unpack, scheme, read, num_inputs, num_groups)
     return StoredMatrix(tuple(names), tuple(read), (num_outputs, num_inputs), scheme.kind, unpack)
 
 
-def _unpack(scheme: Scheme, scale: Tensor, num_inputs: int, num_groups: int, arrays: Sequence[HostArray]) -> FileMatrix:
+def _unpack(
+    scheme: Scheme, tensors: Sequence[Tensor], num_inputs: int, num_groups: int, arrays: Sequence[HostArray]
+) -> FileMatrix:
+    """Args: tensors: of which the arrays are."""
     weight, scales, *rest = arrays
+    scale = tensors[1]
+    for tensor, array in zip(tensors, arrays, strict=True):
+        if array.dtype == np.int8:
+            check_bits(tensor, array, scheme.bits)
     values = unpack_columns(weight, scheme.bits) if weight.dtype == np.int32 else weight
     factors = np.broadcast_to(scales_of(scale, scales).reshape(-1, num_groups), (len(values), num_groups))
     zeros = None if scheme.is_symmetric else rest.pop(0)

@@ -23,6 +23,7 @@ from palladio.model.weights.kinds import WeightKind
 
 FLOAT8 = "F8_E4M3"
 _E4M3 = ("e4m3", "float8_e4m3fn")  # DeepSeek's name and MiniMax's
+_SCALES = ("F32", "BF16", "F16", "F64")
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 _OF_ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub")  # static; activations keep their bits
 
@@ -104,6 +105,8 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
             f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}: weight_block_size in "
             "config.json belongs to another checkpoint, or the file is incomplete"
         )
+    if scale.dtype not in _SCALES:
+        raise CheckpointError(f"{scale} has dtype {scale.dtype}; scales of {tensor.name} need {' or '.join(_SCALES)}")
     module = module_of(name)
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
     used = (name, *names, *(other for other in beside if other in tensors))

@@ -180,6 +180,20 @@ def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
         raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}")
 
 
+def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
+    """Of signed numbers that the file has a byte for each.
+
+    Raises:
+        CheckpointError: one does not fit so few bits.
+    """
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    if bits < 8 and values.size and (values.min() < low or values.max() > high):
+        raise CheckpointError(
+            f"{tensor} has numbers outside of {low} … {high}, those of {bits} bits: quantization_config in config.json "
+            "is of another checkpoint, or the file is damaged"
+        )
+
+
 def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
     """Scales in float32.
 

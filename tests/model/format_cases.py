@@ -67,6 +67,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
         ct("int-quantized", num_bits=8, strategy="channel", symmetric=False),
         "int8 W8A16, a scale per channel and zero points",
     ),
+    "ct 4 bits in bytes": (
+        functools.partial(stored.ct_int8, bits=4),
+        ct("int-quantized", num_bits=4, strategy="channel", symmetric=False),
+        "int4 W4A16, a scale per channel and zero points",
+    ),
     "ct float8 by tensor": (
         functools.partial(stored.float8, form="tensor", static=True),
         ct("float-quantized", **FLOAT, strategy="tensor"),

@@ -89,10 +89,12 @@ def ct_packed(
     return stored, wide
 
 
-def ct_int8(rng: np.random.Generator, shape: tuple[int, int]) -> Stored:
-    q, z, s, wide = drawn(rng, shape, shape[1], 8, sym=False)
-    stored = {"weight": (q - 128).astype(np.int8), "weight_scale": s.astype(np.float32)}
-    return {**stored, "weight_zero_point": (z - 128).astype(np.int8)}, wide
+def ct_int8(rng: np.random.Generator, shape: tuple[int, int], bits: int = 8) -> Stored:
+    """Args: bits: of numbers that have a byte each."""
+    q, z, s, wide = drawn(rng, shape, shape[1], bits, sym=False)
+    less = 1 << bits - 1
+    stored = {"weight": (q - less).astype(np.int8), "weight_scale": s.astype(np.float32)}
+    return {**stored, "weight_zero_point": (z - less).astype(np.int8)}, wide
 
 
 def float8(

@@ -57,7 +57,7 @@ def test_a_family_is_one_small_file() -> None:
 
 
 def test_every_tiny_family_has_a_golden_that_does_not_repeat_itself() -> None:
-    for family in tiny_families.CONFIGS:
+    for family in FAMILIES:
         tokens = np.load(GOLDENS / f"{family}.npz")["tokens"]
         assert min(len(set(row.tolist())) for row in tokens) >= 20, family
 

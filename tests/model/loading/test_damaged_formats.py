@@ -67,6 +67,19 @@ def broken(array: np.ndarray, value: float) -> np.ndarray:
             lambda a: a[:-1],
             r"up_proj\.weight_scale .* has shape \(2, 3\); .* needs \(3, 3\): weight_block_size",
         ),
+        (
+            "ct float8",
+            "weight_scale",
+            lambda a: a.astype(np.int32),
+            r"weight_scale .* has dtype I32; scales of .* need F32",
+        ),
+        (
+            "ct 4 bits in bytes",
+            "weight",
+            lambda a: broken(a, 9),
+            r"up_proj\.weight .* outside of -8 … 7, those of 4 bits",
+        ),
+        ("ct 4 bits in bytes", "weight_zero_point", lambda a: broken(a, -9), r"weight_zero_point .* outside of -8 … 7"),
     ],
 )
 def test_damaged_checkpoints_are_named(case: str, name: str, change: Any, message: str, tmp_path: Path) -> None:

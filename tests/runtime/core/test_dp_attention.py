@@ -10,11 +10,12 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.collective_lines import collectives_by_kind
-from tests.runtime.core.mesh_requests import assert_same, model_on_meshes
-from tests.runtime.tiny_engine import FLAGS
+from tests.runtime.core.mesh_requests import assert_same, drain, model_on_meshes
+from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
 from tests.tiny_model import make_checkpoint
 
 SHARED = {"enable_dp_attention": True}
@@ -70,6 +71,53 @@ def test_every_division(tmp_path: Path, family: str, flags: dict[str, Any]) -> N
     one, *others = call_with_devices(mesh_requests.__name__, "model_on_meshes", *arguments, timeout=1500)
     for found in others:
         assert_same(found, one, num_logprobs=60)
+
+
+def one_chunk_beside_seven(folder: str) -> dict[str, Any]:
+    """On eight ranks: seven requests decode, and an eighth one's prompt comes; then it is alone, and seven are idle."""
+    flags = PLAIN | SHARED | {"compile": "lazy", "fail_on_recompile": False, "cuda_graph_bs": (1,)}
+    core = create_core(Path(folder), tp_size=8, dp_size=8, load_balance_method="round_robin", **flags)
+    steps: list[list[int]] = []  # tokens of each rank; an idle one has 0
+    schedule = core._scheduler.schedule
+
+    def recording() -> ScheduledStep | None:
+        step = schedule()
+        if step is not None:
+            steps.append([0 if batch is None else batch.num_tokens for batch in step.batches])
+        return step
+
+    core._scheduler.schedule = recording  # type: ignore[method-assign]
+    collector = Collector(core)
+    for number in range(7):
+        collector.add(str(number), random_prompt(4, number), max_tokens=9)
+    while not all(collector.tokens.values()):
+        collector.step()
+    collector.add("long", random_prompt(32, 9), max_tokens=24)
+    drain(collector)
+    (chunk,) = collector.traces["long"].chunks
+    return {"steps": steps, "bucket": chunk.bucket_tokens, "tokens": collector.tokens["long"]}
+
+
+def lone_answer(folder: str) -> list[int]:
+    core = create_core(Path(folder), **PLAIN, compile="lazy", fail_on_recompile=False, cuda_graph_bs=(1,))
+    collector = Collector(core)
+    collector.add("long", random_prompt(32, 9), max_tokens=24)
+    drain(collector)
+    return collector.tokens["long"]
+
+
+@pytest.mark.slow
+def test_a_chunk_of_one_rank_beside_seven_that_decode(tmp_path: Path) -> None:
+    """What docs/architecture.md says of padding: all ranks take the shape of the chunk, and idle ones run along."""
+    make_checkpoint(tmp_path, "deepseek_v3", n_routed_experts=8)
+    found = call_with_devices(__name__, "one_chunk_beside_seven", str(tmp_path), timeout=600)
+    mixed = next(step for step in found["steps"] if max(step) == 32)
+    assert sorted(mixed) == [1] * 7 + [32]
+    real, gathered = sum(mixed), 8 * found["bucket"]  # as `padding` in benchmarks/latent_paper.py counts them
+    assert (real, gathered) == (39, 256)
+    idle = [step for step in found["steps"] if sum(step) == 1]
+    assert len(idle) >= 10, "seven ranks have nothing to do"
+    assert found["tokens"] == call_with_devices(__name__, "lone_answer", str(tmp_path))
 
 
 @pytest.mark.parametrize(
