@@ -22,6 +22,20 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         _NARROW,
     ),
     Fault(
+        "floats of 4 bits below zero keep the file's bits",
+        "model/formats/mxfp4.py",
+        "np.where(bits < 8, bits, 8 - bits)",
+        "np.where(bits < 8, bits, bits - 16)",
+        FORMATS,
+    ),
+    Fault(
+        "a TPU's products of experts leave out the last tile of rows",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "jnp.count_nonzero(plan.num_rows)",
+        "(jnp.count_nonzero(plan.num_rows) - 1)",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
         "experts lie as bfloat16, of which slices are widened",
         "model/weights/narrow.py",
         'is_bits=axes[0] == "experts"',
@@ -157,8 +171,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the two floats of a byte change places",
         "model/formats/mxfp4.py",
-        "[blocks & 15, blocks >> 4]",
-        "[blocks >> 4, blocks & 15]",
+        "[steps[byte & 15], steps[byte >> 4]]",
+        "[steps[byte >> 4], steps[byte & 15]]",
         FORMATS,
     ),
     Fault(
