@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "chunks.h"
 
@@ -137,13 +138,19 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
     Run(pool, {chunks, some});
 }
 
-// Runs a product on all threads. A chunk is small enough that all threads end at about the same time.
-inline void RunProduct(xla::ffi::ThreadPool pool, const Product& p, const Blocks& blocks) {
-  const int64_t fair = p.outputs / (4 * std::max<int64_t>(1, pool.num_threads()));
-  const int64_t most = kChunkBytes / (p.part * p.w_bytes);
+// Runs products with matrices of one size on all threads. A chunk is small enough that all threads end at about the same
+// time.
+inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& products, const Blocks& blocks) {
+  if (products.empty()) return;
+  const Product& p = products[0];
+  const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());
+  const int64_t fair = p.outputs * count / (4 * threads), most = kChunkBytes / (p.part * p.w_bytes);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
-  Run(pool, {(p.outputs + size - 1) / size, [&p, &blocks, size](int64_t chunk) {
-               Multiply(p, blocks, chunk * size, std::min(p.outputs, (chunk + 1) * size));
+  const int64_t chunks = (p.outputs + size - 1) / size;
+  Run(pool, {count * chunks, [&products, &blocks, size, chunks](int64_t number) {
+               const Product& own = products[number / chunks];
+               const int64_t first = number % chunks * size;
+               Multiply(own, blocks, first, std::min(own.outputs, first + size));
              }});
 }
 
