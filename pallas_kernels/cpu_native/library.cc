@@ -15,7 +15,10 @@ ffi::Error Unsupported() {
   return ffi::Error(ffi::ErrorCode::kUnimplemented, "this CPU has no AVX2");
 }
 
-bool IsSupported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool IsSupported() {
+  __builtin_cpu_init();  // some compilers leave it to the first caller
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 
 ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
                              ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
