@@ -3,9 +3,9 @@
     python benchmarks/cpu_kernels.py [--cores 0,1] [--rounds 15] [--only products] [--rows 1 20 256] [--json out.json]
 
 Products have the shapes of a 0.5B model's largest matrices, several of each in turn, so that none stays in a cache.
-Each has its milliseconds, the bytes of the matrix that it reads a second as a share of what a plain read of memory gets
-on the same cores, and its multiplications and additions a second. Decode attention has the heads of that model and
-pages of 16 tokens. All kernels take turns in each round, so that whatever else runs slows all alike.
+Each has its milliseconds, the bytes of the matrix that it reads a second as a share of what a plain read of memory
+gets on the same cores, and its multiplications and additions a second. Attention and the cache write have the heads of
+that model and pages of 16 tokens. All kernels take turns in each round, so that whatever else runs slows all alike.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from report import report
 from palladio.model.weights.byte_products import byte_product
 from palladio.pallas_kernels.cpu_native import load
 from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16, rows_times_int8
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.target import Target
@@ -38,7 +39,12 @@ _READ_BYTES = 400 << 20
 _BITS: tuple[Literal[8, 16], ...] = (16, 8)  # of rows
 HEADS, KV_HEADS, HEAD_SIZE, PAGE_SIZE = 14, 2, 64, 16
 ROWS = (1, 4, 8, 20, 64, 256)
-KEYS = ((1, 3000), (8, 300), (8, 3000), (64, 300), (64, 3000))  # requests, keys of each
+# Requests, keys of each, and how many of them the step computes.
+STEPS = (
+    *((1, 3000, 1), (8, 300, 1), (8, 3000, 1), (64, 300, 1), (64, 3000, 1)),
+    *((1, 128, 128), (1, 2000, 2000), (1, 4000, 512), (16, 512, 64), (8, 64, 64)),
+)
+WRITES = (1, 16, 512)  # tokens
 Call = Callable[[], Any]
 
 
@@ -108,20 +114,20 @@ def of_products(num_rows: int, inputs: int, outputs: int, rounds: int, read: flo
     return result
 
 
-def attentions(num_requests: int, num_keys: int, target: Target) -> Iterator[tuple[str, Call]]:
-    """Of one layer of a decode step, by each backend."""
-    rng, width = np.random.default_rng(0), -(-num_keys // PAGE_SIZE)
+def attentions(num_requests: int, num_keys: int, num_new: int, target: Target) -> Iterator[tuple[str, Call]]:
+    """Of one layer of a step, by each backend."""
+    rng, width, num_tokens = np.random.default_rng(0), -(-num_keys // PAGE_SIZE), num_requests * num_new
     num_pages = num_requests * width + 1
     pages = jnp.asarray(rng.standard_normal((num_pages, KV_HEADS, PAGE_SIZE, 2 * HEAD_SIZE), np.float32))
-    q = jnp.asarray(rng.standard_normal((num_requests, HEADS, HEAD_SIZE), np.float32))
+    q = jnp.asarray(rng.standard_normal((num_tokens, HEADS, HEAD_SIZE), np.float32))
     table = (1 + rng.permutation(num_pages - 1)).reshape(num_requests, width).astype(np.int32)
     metadata = AttentionMetadata(
-        jnp.arange(num_requests + 1, dtype=jnp.int32),
+        jnp.arange(0, num_tokens + 1, num_new, dtype=jnp.int32),
         jnp.full(num_requests, num_keys, jnp.int32),
         jnp.asarray(table),
         jnp.int32(num_requests),
-        jnp.int32(num_requests),
-        "decode",
+        jnp.int32(num_requests if num_new == 1 else 0),
+        "decode" if num_new == 1 else "prefill",
     )
     for backend in ("xla", "cpu_native"):
         attend = jax.jit(
@@ -130,6 +136,28 @@ def attentions(num_requests: int, num_keys: int, target: Target) -> Iterator[tup
             )
         )
         yield backend, lambda attend=attend: attend(q, pages, metadata)  # type: ignore[misc]
+
+
+def cache_writes(num_tokens: int, target: Target) -> Iterator[tuple[str, Call]]:
+    """Of one layer of a step into a pool of 4,096 pages that is donated, by each backend."""
+    rng = np.random.default_rng(0)
+    cells = rng.permutation(4095 * PAGE_SIZE)[:num_tokens].astype(np.int32) + PAGE_SIZE
+    writes = CacheWrites(jnp.asarray(cells // PAGE_SIZE), jnp.asarray(cells % PAGE_SIZE))
+    k, v = (jnp.asarray(rng.standard_normal((num_tokens, KV_HEADS, HEAD_SIZE), np.float32)) for _ in range(2))
+
+    def call_of(backend: str) -> Call:
+        update = functools.partial(kv_cache_update, backend=backend, target=target)
+        write = jax.jit(update, donate_argnums=0)
+        kept = [jnp.zeros((4096, KV_HEADS, PAGE_SIZE, 2 * HEAD_SIZE))]
+
+        def call() -> Any:
+            kept[0] = write(kept[0], k, v, writes)
+            return kept[0]
+
+        return call
+
+    for backend in ("xla", "cpu_native"):
+        yield backend, call_of(backend)
 
 
 def medians(calls: Sequence[tuple[str, Call]], rounds: int) -> dict[str, float]:
@@ -158,15 +186,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     target = Target("cpu", Target.of(jax.devices("cpu")[0]).kind, is_native=True)
     read = bytes_per_second(len(os.sched_getaffinity(0)))
     result: dict[str, Any] = {"kind": target.kind, "memory, GB/s": round(read / 1e9, 1)}
-    result |= {"products": {}, "decode_attention": {}}
+    result |= {"products": {}, "attention": {}, "cache_write": {}}
     for inputs, outputs in SHAPES if args.only != "attention" else ():
         for num_rows in args.rows:
             name = f"[{num_rows}, {inputs}] x [{inputs}, {outputs}]"
             result["products"][name] = of_products(num_rows, inputs, outputs, args.rounds, read)
-    for num_requests, num_keys in KEYS if args.only != "products" else ():
-        found = medians(list(attentions(num_requests, num_keys, target)), args.rounds)
-        name = f"{num_requests} x {num_keys} keys"
-        result["decode_attention"][name] = found | {"ratio": found["xla"] / found["cpu_native"]}
+    for num_requests, num_keys, num_new in STEPS if args.only != "products" else ():
+        found = medians(list(attentions(num_requests, num_keys, num_new, target)), args.rounds)
+        name = f"{num_requests} x {num_keys} keys, {num_new} new"
+        result["attention"][name] = found | {"ratio": found["xla"] / found["cpu_native"]}
+    for num_tokens in WRITES if args.only != "products" else ():
+        found = medians(list(cache_writes(num_tokens, target)), args.rounds)
+        result["cache_write"][f"{num_tokens} tokens"] = found | {"ratio": found["xla"] / found["cpu_native"]}
     report("cpu_kernels.py", argv, result, args.json)
     return 0
 

@@ -11,13 +11,15 @@ import numpy as np
 BFLOAT16: Final = "palladio_rows_times_bfloat16"
 GROUPS: Final = "palladio_groups_times_bfloat16"
 INT8: Final = "palladio_rows_times_int8"
-ATTENTION: Final = "palladio_decode_attention"
+ATTENTION: Final = "palladio_paged_attention"
+CACHE_WRITE: Final = "palladio_cache_write"
 SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
         BFLOAT16: "PalladioRowsTimesBfloat16",
         GROUPS: "PalladioGroupsTimesBfloat16",
         INT8: "PalladioRowsTimesInt8",
-        ATTENTION: "PalladioDecodeAttention",
+        ATTENTION: "PalladioPagedAttention",
+        CACHE_WRITE: "PalladioCacheWrite",
     }
 )
 """The function of each call."""
@@ -77,7 +79,7 @@ def rows_times_int8(
     return call(rows, matrix, scales, of_outputs, bits=np.int64(bits), only_avx2=only_avx2)
 
 
-def decode_attention(
+def paged_attention(
     q: jax.Array,
     pages: jax.Array,
     query_start: jax.Array,
@@ -88,18 +90,26 @@ def decode_attention(
     window: int | None,
     soft_cap: float | None,
 ) -> jax.Array:
-    """Attention of one token a request.
+    """Attention of a step's tokens.
 
     Args:
-        q: f32[B, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
+        q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
         query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
         sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
 
     Returns:
-        f32[B, N, H]; 0 for rows of padding.
+        f32[T, N, H]; 0 for rows of padding.
     """
     out = jax.ShapeDtypeStruct(q.shape, jnp.float32)
     of_heads = jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     call = jax.ffi.ffi_call(ATTENTION, out)
     attributes = {"window": np.int64(window or 0), "soft_cap": np.float32(soft_cap or 0.0)}
     return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes)
+
+
+def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
+    """The pages f32[P, K, S, W], written in place if nobody else reads them, with rows f32[T, K, W] at [page_ids, :,
+    page_offsets] i32[T]; of two rows at one place, the later one."""
+    out = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
+    call = jax.ffi.ffi_call(CACHE_WRITE, out, input_output_aliases={0: 0})
+    return call(pages, rows, page_ids, page_offsets)

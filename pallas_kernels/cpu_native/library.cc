@@ -1,5 +1,6 @@
-// The custom calls of XLA that a CPU computes by code of ours: products, and attention of decode steps.
+// The custom calls of XLA that a CPU computes by code of ours: products, attention, and writes of the cache.
 #include <cstdint>
+#include <cstring>
 
 #include "attention.h"
 #include "chunks.h"
@@ -61,7 +62,23 @@ ffi::Error RowsTimesInt8(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::B
   return ffi::Error::Success();
 }
 
-ffi::Error DecodeAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
+// Writes a row [2 * padded] of each kv head into the cache, in place.
+ffi::Error CacheWrite(ffi::BufferR4<ffi::F32> pages, ffi::BufferR3<ffi::F32> rows, ffi::BufferR1<ffi::S32> page_ids,
+                      ffi::BufferR1<ffi::S32> page_offsets, ffi::Result<ffi::BufferR4<ffi::F32>> written) {
+  const int64_t P = pages.dimensions()[0], K = pages.dimensions()[1], S = pages.dimensions()[2];
+  const int64_t width = pages.dimensions()[3], T = page_ids.dimensions()[0];
+  if (written->typed_data() != pages.typed_data()) return ffi::Error::Internal("the cache was copied");
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t page = page_ids.typed_data()[t], offset = page_offsets.typed_data()[t];
+    if (page < 0 || page >= P || offset < 0 || offset >= S) return ffi::Error::InvalidArgument("no such page or offset");
+    for (int64_t k = 0; k < K; ++k)
+      std::memcpy(written->typed_data() + ((page * K + k) * S + offset) * width, rows.typed_data() + (t * K + k) * width,
+                  4 * width);
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
                            ffi::BufferR1<ffi::S32> query_start, ffi::BufferR1<ffi::S32> kv_len,
                            ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::F32> sinks,
                            ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap) {
@@ -74,7 +91,8 @@ ffi::Error DecodeAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi:
   a.table = table.typed_data();
   a.sinks = sinks.dimensions()[0] ? sinks.typed_data() : nullptr;
   a.out = out->typed_data();
-  a.B = q.dimensions()[0];
+  a.T = q.dimensions()[0];
+  a.B = kv_len.dimensions()[0];
   a.N = q.dimensions()[1];
   a.H = q.dimensions()[2];
   a.K = pages.dimensions()[1];
@@ -116,7 +134,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesInt8, palladio::RowsTimesInt8,
                                   .Ret<ffi::BufferR2<ffi::F32>>()
                                   .Attr<int64_t>("bits")
                                   .Attr<bool>("only_avx2"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioDecodeAttention, palladio::DecodeAttention,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioPagedAttention, palladio::PagedAttention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::BufferR3<ffi::F32>>()
@@ -128,3 +146,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioDecodeAttention, palladio::DecodeAttention
                                   .Ret<ffi::BufferR3<ffi::F32>>()
                                   .Attr<int64_t>("window")
                                   .Attr<float>("soft_cap"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioCacheWrite, palladio::CacheWrite,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::BufferR4<ffi::F32>>());

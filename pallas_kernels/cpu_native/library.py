@@ -19,8 +19,7 @@ import jax
 from palladio.pallas_kernels.cpu_native.calls import SYMBOLS
 
 SOURCE: Final = Path(__file__).with_suffix(".cc")
-_PARTS: Final = ("attention.h", "blocks.inc", "chunks.h", "multiply.h", "products.h", "products_avx2.h")
-SOURCES: Final = (SOURCE, *(SOURCE.with_name(name) for name in (*_PARTS, "products_avx512.h")))
+SOURCES: Final = (SOURCE, *sorted((*SOURCE.parent.glob("*.h"), *SOURCE.parent.glob("*.inc"))))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
 _SECONDS: Final = 120  # for the compiler, which takes three

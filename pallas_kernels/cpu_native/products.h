@@ -26,6 +26,7 @@ constexpr int kRows = 4;                     // of a block: 16 sums stay in regi
 constexpr int64_t kPartBytes = 1 << 11;       // of an output's numbers: those of a block stay in the first cache
 constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second cache
 constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
+constexpr int64_t kStreamBytes = 1 << 19;  // the same, where memory is read in one stream
 constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
 constexpr int64_t kAheadBytes = 1 << 13;      // of a matrix: what one block of rows asks for early
 constexpr int64_t kLine = 64;                // bytes of a cache line
@@ -68,7 +69,8 @@ using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part
 
 // Blocks by rows - 1, of kOutputs outputs, and of one.
 struct Blocks {
-  int rows;  // of a whole block
+  int rows;         // of a whole block
+  bool is_streamed;  // one block of rows takes one output after the other: memory is read in one stream, which is faster
   Block whole[kRows], last[kRows];
 };
 
@@ -110,6 +112,8 @@ inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel,
     }
 }
 
+inline bool IsStreamed(const Product& p, const Blocks& blocks) { return blocks.is_streamed && p.rows <= blocks.rows; }
+
 // One block of rows times some outputs: it walks the matrix from front to end, and asks for what comes next.
 inline void MultiplyFew(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
@@ -128,6 +132,11 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, int64_t first, i
 // All rows times some outputs. Rows go by in panels, which stay in the second cache; for each of them a group of outputs
 // stays in the first one.
 inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
+  if (IsStreamed(p, blocks)) {
+    for (int64_t output = first; output < stop; ++output)
+      for (int64_t part = 0; part < p.parts; ++part) blocks.last[p.rows - 1](p, 0, output, part);
+    return;
+  }
   if (p.rows <= blocks.rows) return MultiplyFew(p, blocks, first, stop);
   const int64_t size = std::max<int64_t>(1, kPanelBytes / (p.part * p.x_bytes) / blocks.rows) * blocks.rows;
   const int64_t group = std::max<int64_t>(1, kGroupBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
@@ -157,7 +166,8 @@ inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& p
   if (products.empty()) return;
   const Product& p = products[0];
   const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());
-  const int64_t fair = p.outputs * count / (4 * threads), most = kChunkBytes / (p.part * p.w_bytes);
+  const int64_t bytes = IsStreamed(p, blocks) ? kStreamBytes : kChunkBytes, most = bytes / (p.part * p.w_bytes);
+  const int64_t fair = p.outputs * count / (4 * threads);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
   const int64_t chunks = (p.outputs + size - 1) / size;
   Run(pool, {count * chunks, [&products, &blocks, size, chunks](int64_t number) {

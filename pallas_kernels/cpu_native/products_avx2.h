@@ -34,6 +34,7 @@ struct Bfloat16 {
   using Sum = __m256;
   static constexpr int64_t kStep = 16;
   static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) {
@@ -61,6 +62,7 @@ struct Int8 {
   using Sum = __m256i;
   static constexpr int64_t kStep = 16;
   static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_si256(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }

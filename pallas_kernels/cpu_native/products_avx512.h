@@ -33,6 +33,7 @@ struct Bfloat16 {
   using Sum = __m512;
   static constexpr int64_t kStep = 32;
   static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = true;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return (__m512bh)_mm512_loadu_si512(w); }
@@ -55,6 +56,7 @@ struct Int8 {
   using Sum = __m512i;
   static constexpr int64_t kStep = 64;
   static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
 
   static Sum Start(const Product& p, int64_t row, int64_t part) {
     return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);

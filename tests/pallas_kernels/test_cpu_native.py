@@ -1,6 +1,8 @@
 """Our own C++ for CPUs: the numbers of the plain definitions, and when it is not used."""
 
 import dataclasses
+import functools
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import pytest
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import calls, library
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
@@ -148,13 +151,13 @@ def test_rows_that_are_not_finite_are_nan_and_others_are_not(only_avx2: bool) ->
         np.testing.assert_allclose(out[5], 70, rtol=1e-4)
 
 
-DECODES = [case for case in CASES if case.kind == "decode" and case.kv_dtype == "float32"]
+WIDE = [case for case in CASES if case.kv_dtype == "float32"]
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("case", DECODES, ids=str)
-def test_attention_of_a_decode_step(case: Case) -> None:
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_attention(case: Case) -> None:
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     assert np.isfinite(out).all(), "padding or stale rows leaked"
@@ -170,6 +173,40 @@ def test_long_requests_are_cut_into_spans(traits: dict[str, Any]) -> None:
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("window", [None, 100])
+def test_chunks_of_a_prompt_change_no_bit_of_its_attention(window: int | None) -> None:
+    whole = Case("whole", ((0, 300),), num_heads=6, window=window)
+    data = make(whole)
+    out = attend(whole, data, "cpu_native", target=ABLE)
+    for first, stop in ((3, 5), (37, 190), (190, 300)):
+        q, starts = data.q[first:stop], np.array([0, stop - first], np.int32)
+        chunk = dataclasses.replace(data, q=q, query_start=starts, kv_len=np.array([stop], np.int32))
+        np.testing.assert_array_equal(attend(whole, chunk, "cpu_native", target=ABLE), out[first:stop])
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+def test_a_cache_is_written_in_place() -> None:
+    pages = jnp.asarray(RNG.normal(size=(40, 3, 8, 128)), jnp.float32)
+    rows = jnp.asarray(RNG.normal(size=(50, 3, 128)), jnp.float32)
+    cells = RNG.permutation(np.arange(8, 320))[:50].astype(np.int32)
+    writes = CacheWrites(jnp.asarray(cells // 8), jnp.asarray(cells % 8))
+    expected = write_rows(pages, rows, writes, backend="reference")
+    native = functools.partial(write_rows, backend="cpu_native", target=ABLE)
+    np.testing.assert_array_equal(jax.jit(native)(pages, rows, writes), expected)  # of a copy: `pages` is not donated
+    compiled = jax.jit(native, donate_argnums=0).lower(pages, rows, writes).compile()
+    assert re.findall(r"f32\[40,3,8,128\]\S* (?!parameter|custom-call)(\S+?)\(", compiled.as_text()) == []
+    address = pages.unsafe_buffer_pointer()
+    written = compiled(pages, rows, writes)
+    assert written.unsafe_buffer_pointer() == address
+    np.testing.assert_array_equal(written, expected)
+    nowhere = CacheWrites(jnp.full(50, 40), writes.page_offsets)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such page or offset"):
+        jax.block_until_ready(jax.jit(native)(written, rows, nowhere))
 
 
 @needs_compiler
