@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 BFLOAT16: Final = "palladio_rows_times_bfloat16"
+GROUPS: Final = "palladio_groups_times_bfloat16"
 INT8: Final = "palladio_rows_times_int8"
 ATTENTION: Final = "palladio_paged_attention"
 CACHE_WRITE: Final = "palladio_cache_write"
 SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
         BFLOAT16: "PalladioRowsTimesBfloat16",
+        GROUPS: "PalladioGroupsTimesBfloat16",
         INT8: "PalladioRowsTimesInt8",
         ATTENTION: "PalladioPagedAttention",
         CACHE_WRITE: "PalladioCacheWrite",
@@ -31,6 +33,23 @@ def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, only_avx2: bool =
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
     return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, only_avx2=only_avx2)
+
+
+def groups_times_bfloat16(
+    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, only_avx2: bool = False
+) -> jax.Array:
+    """The first group of rows with the first matrix, the next one with the second, and so on.
+
+    Args:
+        rows: f32[M, in]. bits: u16[E, out, in], those of bfloat16 matrices.
+        group_sizes: i32[E], rows of each group; their sum is at most M.
+        only_avx2: as of `rows_times_bfloat16`.
+
+    Returns:
+        f32[M, out]; 0 for rows of no group.
+    """
+    out = jax.ShapeDtypeStruct((rows.shape[0], bits.shape[1]), jnp.float32)
+    return jax.ffi.ffi_call(GROUPS, out)(rows, bits, group_sizes, only_avx2=only_avx2)
 
 
 def rows_times_int8(

@@ -79,7 +79,7 @@ def _compiled(compiler: str, folder: Path) -> Path:
         command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if done.returncode != 0:
-            raise NativeError(f"{compiler} failed: {(done.stderr.strip() or 'no message').splitlines()[0]}")
+            raise NativeError(f"{compiler} failed: {_first_error(done.stderr)}")
         made.chmod(0o700)
         made.replace(library)
     except subprocess.TimeoutExpired:
@@ -87,6 +87,12 @@ def _compiled(compiler: str, folder: Path) -> Path:
     finally:
         made.unlink(missing_ok=True)
     return library
+
+
+def _first_error(text: str) -> str:
+    """Of what a compiler printed: lines before it say only which file includes which."""
+    lines = text.strip().splitlines() or ["no message"]
+    return next((line for line in lines if "error" in line), lines[0])
 
 
 def _register(library: Path) -> None:

@@ -21,13 +21,21 @@ inline bool HasAvx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+// Rows, and matrices one behind another: the first `sizes[0]` rows are multiplied with the first one, and so on.
+struct Bfloat16Products {
+  const float* x;
+  const uint16_t* w;
+  float* y;
+  int64_t rows, inputs, outputs;
+  std::vector<int64_t> sizes;  // rows beyond their sum are left as they are
+};
+
 // Args: only_avx2: as on a CPU that has no more.
-inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const float* x, const uint16_t* w, float* y, int64_t rows,
-                             int64_t inputs, int64_t outputs, bool only_avx2) {
+inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, bool only_avx2) {
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512bf16") && !only_avx2;
-  const int64_t padded = (inputs + 31) / 32 * 32, size = is_wide ? 2 : 4;
-  const auto packed = Lines<char>(rows * padded * size);
-  PackRows(pool, rows, padded, [=, to = packed.get()](int64_t row) {
+  const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32, size = is_wide ? 2 : 4;
+  const auto packed = Lines<char>(of.rows * padded * size);
+  PackRows(pool, of.rows, padded, [=, x = of.x, to = packed.get()](int64_t row) {
     char* own = to + row * padded * size;
     if (is_wide)
       avx512::Round(x + row * inputs, inputs, padded, reinterpret_cast<uint16_t*>(own));
@@ -35,8 +43,16 @@ inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const float* x, const ui
       avx2::Round(x + row * inputs, inputs, padded, reinterpret_cast<float*>(own));
   });
   const int64_t part = PartOf(inputs, 2), parts = std::max<int64_t>(1, (inputs + part - 1) / part);
-  const Product product = {packed.get(), w, y, rows, inputs, padded, outputs, part, parts, size, 2};
-  RunProduct(pool, product, is_wide ? avx512::kBlocksOfFour<avx512::Bfloat16> : avx2::kBlocksOfTwo<avx2::Bfloat16>);
+  std::vector<Product> products;
+  int64_t row = 0, number = 0;
+  for (int64_t rows : of.sizes) {
+    const uint16_t* w = of.w + number++ * of.outputs * inputs;
+    if (rows)
+      products.push_back({packed.get() + row * padded * size, w, of.y + row * of.outputs, rows, inputs, padded,
+                          of.outputs, part, parts, size, 2});
+    row += rows;
+  }
+  RunProducts(pool, products, is_wide ? avx512::kBlocksOfFour<avx512::Bfloat16> : avx2::kBlocksOfTwo<avx2::Bfloat16>);
 }
 
 struct Int8Product {
@@ -80,7 +96,7 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
   product.sums = sums.data();
   product.scales = of.scales;
   product.zeros = of.zeros;
-  RunProduct(pool, product, Int8Blocks(is_wide, is_pairs));
+  RunProducts(pool, {product}, Int8Blocks(is_wide, is_pairs));
 }
 
 }  // namespace palladio

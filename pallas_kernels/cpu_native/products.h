@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "chunks.h"
 
@@ -27,6 +28,7 @@ constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second
 constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
 constexpr int64_t kStreamBytes = 1 << 19;  // the same, where memory is read in one stream
 constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
+constexpr int64_t kAheadBytes = 1 << 13;      // of a matrix: what one block of rows asks for early
 constexpr int64_t kLine = 64;                // bytes of a cache line
 constexpr int64_t kPackedAlone = 1 << 15;    // numbers of rows that one thread packs
 
@@ -82,45 +84,60 @@ struct All {};  // numbers of a vector: none lies beyond the inputs
 
 // Asks for numbers of the matrix that the next blocks read.
 inline void Ask(const Product& p, int64_t first, int64_t stop, int64_t from, int64_t count) {
-  for (int64_t output = first; output < stop; ++output) {
+  for (int64_t output = first; output < std::min(stop, p.outputs); ++output) {
     const char* numbers = static_cast<const char*>(p.w) + (output * p.inputs + from) * p.w_bytes;
     for (int64_t i = 0; i < count * p.w_bytes; i += kLine) _mm_prefetch(numbers + i, _MM_HINT_T0);
   }
 }
 
-// Some rows times some outputs, for one part of the inputs. While it computes with some outputs, it asks for the next.
+// A block at the edges or within: as many rows and outputs as there are.
+inline void MultiplyBlock(const Product& p, const Blocks& blocks, int64_t row, int64_t rows_end, int64_t output,
+                          int64_t stop, int64_t part) {
+  const auto& own = output + kOutputs <= stop ? blocks.whole : blocks.last;
+  own[std::min<int64_t>(blocks.rows, rows_end - row) - 1](p, row, output, part);
+}
+
+// Some blocks of rows times some outputs, for one part of the inputs. While it computes, it asks for as many outputs more.
 inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel, int64_t panel_end, int64_t first,
                           int64_t stop, int64_t part) {
-  const int64_t from = part * p.part, end = std::min(p.inputs, from + p.part);
+  const int64_t from = part * p.part, end = std::min(p.inputs, from + p.part), ahead = stop - first;
   const int64_t steps = (panel_end - panel + blocks.rows - 1) / blocks.rows;
-  const int64_t share = ((end - from) / steps + 31) / 32 * 32, ahead = steps > 1 ? stop - first : kOutputs;
+  const int64_t share = ((end - from) / steps + 31) / 32 * 32;
   for (int64_t row = panel, asked = from; row < panel_end; row += blocks.rows, asked += share)
     for (int64_t output = first; output < stop;) {
-      const bool is_whole = output + kOutputs <= stop;
-      const int64_t next = output + (is_whole ? kOutputs : 1), rows = std::min<int64_t>(blocks.rows, panel_end - row);
-      if (asked < end)
-        Ask(p, std::min(p.outputs, output + ahead), std::min(p.outputs, next + ahead), asked, std::min(share, end - asked));
-      (is_whole ? blocks.whole : blocks.last)[rows - 1](p, row, output, part);
+      const int64_t next = output + (output + kOutputs <= stop ? kOutputs : 1);
+      if (asked < end) Ask(p, output + ahead, next + ahead, asked, std::min(share, end - asked));
+      MultiplyBlock(p, blocks, row, panel_end, output, stop, part);
       output = next;
     }
 }
 
 inline bool IsStreamed(const Product& p, const Blocks& blocks) { return blocks.is_streamed && p.rows <= blocks.rows; }
 
+// One block of rows times some outputs: it walks the matrix from front to end, and asks for what comes next.
+inline void MultiplyFew(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
+  const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
+  for (int64_t output = first; output < stop;) {
+    const int64_t next = output + (output + kOutputs <= stop ? kOutputs : 1);
+    for (int64_t part = 0; part < p.parts; ++part) {
+      const bool is_last = part + 1 == p.parts;
+      const int64_t soon = is_last ? 0 : (part + 1) * p.part, distance = is_last ? ahead : 0;
+      Ask(p, output + distance, next + distance, soon, std::min(p.part, p.inputs - soon));
+      MultiplyBlock(p, blocks, 0, p.rows, output, stop, part);
+    }
+    output = next;
+  }
+}
+
 // All rows times some outputs. Rows go by in panels, which stay in the second cache; for each of them a group of outputs
-// stays in the first one. One block of rows walks the matrix from front to end.
+// stays in the first one.
 inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
   if (IsStreamed(p, blocks)) {
     for (int64_t output = first; output < stop; ++output)
       for (int64_t part = 0; part < p.parts; ++part) blocks.last[p.rows - 1](p, 0, output, part);
     return;
   }
-  if (p.rows <= blocks.rows) {
-    for (int64_t output = first; output < stop; output += kOutputs)
-      for (int64_t part = 0; part < p.parts; ++part)
-        MultiplyPanel(p, blocks, 0, p.rows, output, std::min(stop, output + kOutputs), part);
-    return;
-  }
+  if (p.rows <= blocks.rows) return MultiplyFew(p, blocks, first, stop);
   const int64_t size = std::max<int64_t>(1, kPanelBytes / (p.part * p.x_bytes) / blocks.rows) * blocks.rows;
   const int64_t group = std::max<int64_t>(1, kGroupBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)
@@ -143,13 +160,20 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
     Run(pool, {chunks, some});
 }
 
-// Runs a product on all threads. A chunk is small enough that all threads end at about the same time.
-inline void RunProduct(xla::ffi::ThreadPool pool, const Product& p, const Blocks& blocks) {
-  const int64_t fair = p.outputs / (4 * std::max<int64_t>(1, pool.num_threads()));
+// Runs products with matrices of one size on all threads. A chunk is small enough that all threads end at about the same
+// time.
+inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& products, const Blocks& blocks) {
+  if (products.empty()) return;
+  const Product& p = products[0];
+  const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());
   const int64_t bytes = IsStreamed(p, blocks) ? kStreamBytes : kChunkBytes, most = bytes / (p.part * p.w_bytes);
+  const int64_t fair = p.outputs * count / (4 * threads);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
-  Run(pool, {(p.outputs + size - 1) / size, [&p, &blocks, size](int64_t chunk) {
-               Multiply(p, blocks, chunk * size, std::min(p.outputs, (chunk + 1) * size));
+  const int64_t chunks = (p.outputs + size - 1) / size;
+  Run(pool, {count * chunks, [&products, &blocks, size, chunks](int64_t number) {
+               const Product& own = products[number / chunks];
+               const int64_t first = number % chunks * size;
+               Multiply(own, blocks, first, std::min(own.outputs, first + size));
              }});
 }
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16
+from palladio.pallas_kernels.cpu_native.calls import groups_times_bfloat16, rows_times_bfloat16
 from palladio.pallas_kernels.narrow_matmul import xla
 from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
@@ -58,4 +58,7 @@ def narrow_grouped_matmul(
             f"rows {rows.shape} and bits {bits.dtype}{bits.shape} do not fit together: they are [M, in] and "
             "uint16[E, out, in]"
         )
-    return xla.grouped_matmul(rows.astype(jnp.float32), bits, group_sizes, products)
+    wide = rows.astype(jnp.float32)
+    if rows.shape[0] > products.native_rows * bits.shape[0]:
+        return xla.grouped_matmul(wide, bits, group_sizes, products)
+    return groups_times_bfloat16(wide, bits, group_sizes.astype(jnp.int32))

@@ -18,7 +18,7 @@ from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import calls, library
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
@@ -76,6 +76,25 @@ def test_products_of_bfloat16(inputs: int, outputs: int, only_avx2: bool) -> Non
     out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2), rows)
     rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
     assert (np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)).all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@only_avx2
+@pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (30, 0, 41, 2)])
+def test_products_of_experts(sizes: tuple[int, ...], only_avx2: bool) -> None:
+    rows, matrices = rows_of(max(10, sum(sizes)), 1100), jnp.asarray(RNG.normal(size=(4, 26, 1100)), jnp.bfloat16)
+    bits, counts = jax.lax.bitcast_convert_type(matrices, jnp.uint16), jnp.asarray(sizes, jnp.int32)
+    out = np.asarray(calls.groups_times_bfloat16(rows, bits, counts, only_avx2=only_avx2))
+    start = 0
+    for size, matrix in zip(sizes, matrices, strict=True):
+        alone = calls.rows_times_bfloat16(rows[start : start + size], matrix, only_avx2=only_avx2) if size else []
+        np.testing.assert_array_equal(out[start : start + size], np.reshape(alone, (size, 26)))
+        start += size
+    assert not out[start:].any()
+    native, xla = (narrow_grouped_matmul(rows, bits, counts, each) for each in (NATIVE, NarrowProducts()))
+    largest = np.abs(np.asarray(rows)).max(1, keepdims=True)
+    np.testing.assert_allclose(native / largest, xla / largest, rtol=1e-4, atol=1e-3)
 
 
 @needs_compiler
@@ -279,9 +298,9 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypat
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_loaded", [])
     compiler = tmp_path / "c++"
-    compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
+    compiler.write_text("#!/bin/sh\necho 'In file included from x' >&2\necho 'error: no such header' >&2\nexit 1\n")
     compiler.chmod(0o700)
     monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
-    with pytest.raises(library.NativeError, match=r"c\+\+ failed: no such header"):
+    with pytest.raises(library.NativeError, match=r"c\+\+ failed: error: no such header"):
         library.load(tmp_path / "native")
     assert list((tmp_path / "native").iterdir()) == []
