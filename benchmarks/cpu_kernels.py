@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from palladio.pallas_kernels.target import Target
 SHAPES = ((896, 9728), (4864, 896))  # inputs and outputs
 _MATRIX_BYTES = 36 << 20  # of the int8 matrices of a shape together, more than caches have
 _READ_BYTES = 400 << 20
+_BITS: tuple[Literal[8, 16], ...] = (16, 8)  # of rows
 HEADS, KV_HEADS, HEAD_SIZE, PAGE_SIZE = 14, 2, 64, 16
 ROWS = (1, 4, 8, 20, 64, 256)
 # Requests, keys of each, and how many of them the step computes.
@@ -66,14 +67,13 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
     yield "bfloat16, XLA", *each_of(lambda x, w: narrow_matmul(x, w, xla), narrow)
     yield "bfloat16, native", *each_of(lambda x, w: narrow_matmul(x, w, native), narrow)
     yield "bfloat16, native with AVX2", *each_of(lambda x, w: rows_times_bfloat16(x, w, only_avx2=True), narrow)
-    for bits in (16, 8):
-        name = f"int8 and rows of {bits} bits"
-        yield f"{name}, XLA", *each_of(lambda x, w, bits=bits: byte_product(x, w, scales, None, bits, xla), whole)
-        yield f"{name}, native", *each_of(lambda x, w, bits=bits: byte_product(x, w, scales, None, bits, native), whole)
-        yield (
-            f"{name}, native with AVX2",
-            *each_of(lambda x, w, bits=bits: rows_times_int8(x, w, scales, bits=bits, only_avx2=True), whole),
-        )
+    for bits in _BITS:
+        name, of_bits = f"int8 and rows of {bits} bits", functools.partial(byte_product, activation_bits=bits)
+        product = functools.partial(of_bits, scales=scales, zeros=None)
+        avx2 = functools.partial(rows_times_int8, scales=scales, bits=bits, only_avx2=True)
+        yield f"{name}, XLA", *each_of(functools.partial(product, products=xla), whole)
+        yield f"{name}, native", *each_of(functools.partial(product, products=native), whole)
+        yield f"{name}, native with AVX2", *each_of(avx2, whole)
 
 
 def bytes_per_second(num_cores: int) -> float:

@@ -27,6 +27,7 @@ constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second
 constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
 constexpr int64_t kStreamBytes = 1 << 19;  // the same, where memory is read in one stream
 constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
+constexpr int64_t kAheadBytes = 1 << 13;      // of a matrix: what one block of rows asks for early
 constexpr int64_t kLine = 64;                // bytes of a cache line
 constexpr int64_t kPackedAlone = 1 << 15;    // numbers of rows that one thread packs
 
@@ -93,7 +94,9 @@ inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel,
                           int64_t stop, int64_t part) {
   const int64_t from = part * p.part, end = std::min(p.inputs, from + p.part);
   const int64_t steps = (panel_end - panel + blocks.rows - 1) / blocks.rows;
-  const int64_t share = ((end - from) / steps + 31) / 32 * 32, ahead = steps > 1 ? stop - first : kOutputs;
+  const int64_t share = ((end - from) / steps + 31) / 32 * 32;
+  const int64_t soon = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
+  const int64_t ahead = steps > 1 ? stop - first : soon;
   for (int64_t row = panel, asked = from; row < panel_end; row += blocks.rows, asked += share)
     for (int64_t output = first; output < stop;) {
       const bool is_whole = output + kOutputs <= stop;

@@ -173,8 +173,8 @@ MODEL_FAULTS = (
     Fault(
         "the largest number of four bits is 5",
         "pallas_kernels/grouped_matmul/scales.py",
-        "jnp.clip(signed, -6, 6)).astype",
-        "jnp.clip(signed, -7, 7)).astype",
+        "jnp.clip(step, -6, 6)).astype",
+        "jnp.clip(step, -7, 7)).astype",
         ("tests/pallas_kernels/test_grouped_matmul.py",),
     ),
     Fault(

@@ -22,6 +22,20 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         _NARROW,
     ),
     Fault(
+        "floats of 4 bits below zero keep the file's bits",
+        "model/formats/mxfp4.py",
+        "np.where(bits < 8, bits, 8 - bits)",
+        "np.where(bits < 8, bits, bits - 16)",
+        FORMATS,
+    ),
+    Fault(
+        "a TPU's products of experts leave out the last tile of rows",
+        "pallas_kernels/grouped_matmul/tpu_scaled.py",
+        "jnp.count_nonzero(plan.num_rows)",
+        "(jnp.count_nonzero(plan.num_rows) - 1)",
+        ("tests/pallas_kernels/test_grouped_matmul.py",),
+    ),
+    Fault(
         "experts lie as bfloat16, of which slices are widened",
         "model/weights/narrow.py",
         'is_bits=axes[0] == "experts"',
@@ -44,9 +58,30 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "inputs beyond the last whole vector are left out",
-        "pallas_kernels/cpu_native/products.h",
-        "          _mm512_reduce_add_ps(sums[r][o]) + Rest(p, row + r, output + o, whole);",
-        "          _mm512_reduce_add_ps(sums[r][o]);",
+        "pallas_kernels/cpu_native/blocks.inc",
+        "if (whole < stop) AddVector",
+        "if (false) AddVector",
+        ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
+        "sums of a later part of the inputs replace those before",
+        "pallas_kernels/cpu_native/blocks.inc",
+        "sums = _mm_add_ps(sums, load(y));",
+        "",
+        ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
+        "the 128 that makes int8 unsigned is not subtracted",
+        "pallas_kernels/cpu_native/products_avx512.h",
+        "return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);",
+        "return _mm512_setzero_si512();",
+        ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
+        "rows of int8 products that are not finite are served as zeros",
+        "pallas_kernels/cpu_native/products_avx2.h",
+        "return std::numeric_limits<float>::quiet_NaN();",
+        "return 0;",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
@@ -101,15 +136,15 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "native kernels are used without the library",
         "pallas_kernels/narrow_matmul/config.py",
-        "return found if target.is_native else dataclasses.replace(found, native_rows=0)",
+        "return found if target.is_native else dataclasses.replace(found, native_rows=0, native_int8_rows=0)",
         "return found",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
         "the low bytes of activations are lost",
         "model/weights/byte_products.py",
-        "256 * wide[:T] + wide[T : 2 * T]",
-        "256 * wide[:T]",
+        "256 * whole[:T] + whole[T : 2 * T]",
+        "256 * whole[:T]",
         ("tests/model/weights/test_byte_products.py",),
     ),
     Fault(
@@ -171,8 +206,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the two floats of a byte change places",
         "model/formats/mxfp4.py",
-        "[blocks & 15, blocks >> 4]",
-        "[blocks >> 4, blocks & 15]",
+        "[steps[byte & 15], steps[byte >> 4]]",
+        "[steps[byte >> 4], steps[byte & 15]]",
         FORMATS,
     ),
     Fault(
