@@ -288,6 +288,13 @@ MODEL_FAULTS = (
         PAIRS,
     ),
     Fault(
+        "a query and its document are tokenized as one text",
+        "runtime/interface/classes.py",
+        'else "joined" if self.joins else "paired"',
+        'else "joined" if self.joins else "joined"',
+        PAIRS,
+    ),
+    Fault(
         "scores of tokens add up to 1 where they should not",
         "runtime/front/token_scores.py",
         "if not apply_softmax:",
