@@ -91,16 +91,17 @@ __attribute__((always_inline)) inline void Add(const Attention& a, RowBlock<L, V
       for (int v = 0; v < V; ++v) scores[v][i] += b.q[h * V + v] * tile.rows[i][h];
   const bool all_seen = key + kTile <= b.earliest + 1 && (!a.window || key > b.latest - a.window);
   for (int v = 0; v < V; ++v) {
-    Ints seen[kTile];
+    if (a.soft_cap != 0)
+      for (int i = 0; i < kTile; ++i) Cap<L>(scores[v][i], a.soft_cap);
+    if (!all_seen)
+      for (int i = 0; i < kTile; ++i) {
+        const int32_t number = key + i;
+        Ints seen = number <= b.position[v];
+        if (a.window) seen &= number > b.position[v] - int32_t(a.window);
+        scores[v][i] = seen ? scores[v][i] : Floats{} + kLowest;
+      }
     Floats highest = b.peak[v];
-    for (int i = 0; i < kTile; ++i) {
-      const int32_t number = key + i;
-      seen[i] = all_seen ? ~Ints{} : number <= b.position[v];
-      if (!all_seen && a.window) seen[i] &= number > b.position[v] - int32_t(a.window);
-      if (a.soft_cap != 0) Cap<L>(scores[v][i], a.soft_cap);
-      const Floats score = seen[i] ? scores[v][i] : Floats{} + kLowest;
-      highest = score > highest ? score : highest;
-    }
+    for (int i = 0; i < kTile; ++i) highest = scores[v][i] > highest ? scores[v][i] : highest;
     decay[v] = b.peak[v] - highest;
     Exp<L>(decay[v]);
     b.peak[v] = highest;
@@ -108,7 +109,7 @@ __attribute__((always_inline)) inline void Add(const Attention& a, RowBlock<L, V
     for (int i = 0; i < kTile; ++i) {
       Floats weight = scores[v][i] - highest;
       Exp<L>(weight);
-      scores[v][i] = seen[i] ? weight : Floats{};
+      scores[v][i] = scores[v][i] <= kLowest ? Floats{} : weight;  // of a key that is not seen; NaN stays NaN
       b.total[v] += scores[v][i];
     }
   }

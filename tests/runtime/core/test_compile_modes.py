@@ -147,8 +147,8 @@ def test_replicas_start_from_exported_programs(tiny_dir, tmp_path, expected, cap
     with caplog.at_level(logging.INFO):
         engine = TinyEngine(tiny_dir, **FEW, **folder)
     stats = engine.core().stats()
-    assert [report.result for report in stats.compile.programs] == ["exported"] * 14  # nothing was compiled
-    assert "Programs, exported: 14" in caplog.text
+    assert [report.result for report in stats.compile.programs] == ["exported"] * 18  # nothing was compiled
+    assert "Programs, exported: 18" in caplog.text
     tokens = mixed_requests(engine.core()).run().tokens
     assert {name: tokens[name] for name in "012"} == {name: expected[name] for name in "012"}
     # What is exported is used as far as it goes.
