@@ -149,9 +149,13 @@ async def test_a_server_whose_engine_is_dead_holds_no_lines(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
 ) -> None:
     ill = slow_engine(tokenizer)
-    ill.state, ill.failure = "dead", "out of memory"
+    ill.delay = 60.0
     async with serving(tmp_path, ill, None, shared) as first:
         batch_id = await first.submit(jsonl([chat_line(number) for number in range(10)]))
+        async with asyncio.timeout(20):
+            while not ill._running:
+                await asyncio.sleep(0.01)
+        ill.state, ill.failure = "dead", "out of memory"
         async with serving(tmp_path, slow_engine(tokenizer), None, shared) as second:
             assert (await second.ended(batch_id)).completed == 10
 
