@@ -68,7 +68,7 @@ async def test_servers_share_the_lines_and_one_writes_the_files(
         calls = [len(engine.calls) for engine in engines]
         assert sum(calls) == 400
         assert min(calls) >= 64
-        async with asyncio.timeout(5):  # the slower of the two may be about to drop the same files
+        async with asyncio.timeout(20):  # the slower of the two may be about to drop the same files
             names = {batch.input_file_id, batch.output_file_id, batch.error_file_id}
             while {path.name for path in first.storage.files.iterdir()} != names:
                 await asyncio.sleep(0.02)
@@ -109,7 +109,7 @@ async def test_a_cancel_at_one_server_ends_the_batch_at_all(
         await second.store.cancel(batch_id, SERVER)
         batch = await first.ended(batch_id)
         assert (batch.status, batch.num_left) == ("cancelled", 200)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while any(engine._running for engine in engines):
                 await asyncio.sleep(0.01)
 
