@@ -30,7 +30,7 @@ COUNTS = {
     NOT_RUN[r"make "]: 19,
     NOT_RUN[r"(.venv/bin/python -m )?pip install|python3 -m venv"]: 8,
     NOT_RUN[r"\.venv/bin/python -m pytest"]: 2,
-    NOT_RUN[r"\.venv/bin/python benchmarks/"]: 9,
+    NOT_RUN[r"\.venv/bin/python benchmarks/"]: 10,
     NOT_RUN[r"\.venv/bin/python examples/"]: 1,
     NOT_RUN[r"(python )?benchmarks/h200"]: 3,
     NOT_RUN[r"palladio serve .*--nnodes"]: 1,
