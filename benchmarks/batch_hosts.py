@@ -32,7 +32,7 @@ from server_process import RunningServer, exit_on_sigterm, palladio_command, run
 
 from tests.postgres_server import PostgresServer, missing
 
-FLAGS = ("--compile", "lazy", "--served-model-name", "default", "--max-running-requests", "16", "--max-total-tokens")
+FLAGS = ("--served-model-name", "default", "--max-running-requests", "16", "--max-total-tokens")
 VICTIMS = ("server", "http", "engine", "database")
 
 
@@ -73,8 +73,12 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, folder: Path, database: PostgresServer | None, lease: float) -> Iterator[list[Host]]:
-    flags = [*FLAGS, "16384", "--file-storage-path", str(folder / "storage")]
+def hosts(
+    count: int, folder: Path, database: PostgresServer | None, lease: float, *, is_quick: bool
+) -> Iterator[list[Host]]:
+    """Args: is_quick: to start."""
+    compile_flags = ["--compile", "lazy" if is_quick else "full"]  # the latter: nothing is compiled later on
+    flags = [*FLAGS, "16384", *compile_flags, "--file-storage-path", str(folder / "storage")]
     if database is not None:
         flags += ["--database-url", database.url(), "--database-lease", str(lease)]
     made = [Host(f"host{number}", folder, flags) for number in range(count)]
@@ -131,7 +135,7 @@ def kill_case(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     begun, struck = time.monotonic(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name, database_server() as database:
         folder = Path(name).resolve()
-        with hosts(2, folder, database, args.lease) as made:
+        with hosts(2, folder, database, args.lease, is_quick=True) as made:
             assert made[0].server is not None
             with httpx.Client(base_url=made[0].server.url, timeout=60) as client:
                 batch_id = create(client, args.lines, args.max_tokens)
@@ -183,26 +187,30 @@ def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         database = stack.enter_context(database_server())
         for name in ("alone", "shared"):
             (folder / name).mkdir()
-        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease))
-        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease))
-        assert alone.server is not None
-        assert first.server is not None
+        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease, is_quick=False))
+        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease, is_quick=False))
         assert second.server is not None
         paused = second.server.process
         assert paused is not None
         used = 0
+
+        def measure(host: Host, side: str) -> tuple[str, float]:
+            nonlocal used
+            assert host.server is not None
+            used += args.lines
+            found = asyncio.run(rate(host.server.url, used, args))
+            print(f"{side}: {found:.1f} lines/s", file=sys.stderr, flush=True)
+            return side, found
+
         for turn in range(-1, args.turns):  # the first one compiles programs
             os.killpg(paused.pid, signal.SIGSTOP)
             time.sleep(args.lease + 1)
-            sides = [("sqlite, one server", alone.server.url), ("postgresql, one server", first.server.url)]
-            measured = [(side, asyncio.run(rate(url, used := used + args.lines, args))) for side, url in sides]
+            measured = [measure(alone, "sqlite, one server"), measure(first, "postgresql, one server")]
             os.killpg(paused.pid, signal.SIGCONT)
             time.sleep(1)
-            url = first.server.url
-            measured.append(("postgresql, two servers", asyncio.run(rate(url, used := used + args.lines, args))))
+            measured.append(measure(first, "postgresql, two servers"))
             for side, found in measured if turn >= 0 else ():
                 rates[side].append(round(found, 1))
-                print(f"{side}: {found:.1f} lines/s", file=sys.stderr, flush=True)
     medians = {side: statistics.median(values) for side, values in rates.items()}
     base = medians["sqlite, one server"]
     ratios = {side: round(value / base, 3) for side, value in medians.items()}

@@ -68,7 +68,7 @@ async def test_servers_share_the_lines_and_one_writes_the_files(
         calls = [len(engine.calls) for engine in engines]
         assert sum(calls) == 400
         assert min(calls) >= 64
-        async with asyncio.timeout(5):  # the slower of the two may be about to drop the same files
+        async with asyncio.timeout(20):  # the slower of the two may be about to drop the same files
             names = {batch.input_file_id, batch.output_file_id, batch.error_file_id}
             while {path.name for path in first.storage.files.iterdir()} != names:
                 await asyncio.sleep(0.02)
@@ -109,7 +109,7 @@ async def test_a_cancel_at_one_server_ends_the_batch_at_all(
         await second.store.cancel(batch_id, SERVER)
         batch = await first.ended(batch_id)
         assert (batch.status, batch.num_left) == ("cancelled", 200)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while any(engine._running for engine in engines):
                 await asyncio.sleep(0.01)
 
@@ -149,9 +149,13 @@ async def test_a_server_whose_engine_is_dead_holds_no_lines(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
 ) -> None:
     ill = slow_engine(tokenizer)
-    ill.state, ill.failure = "dead", "out of memory"
+    ill.delay = 60.0
     async with serving(tmp_path, ill, None, shared) as first:
         batch_id = await first.submit(jsonl([chat_line(number) for number in range(10)]))
+        async with asyncio.timeout(20):
+            while not ill._running:
+                await asyncio.sleep(0.01)
+        ill.state, ill.failure = "dead", "out of memory"
         async with serving(tmp_path, slow_engine(tokenizer), None, shared) as second:
             assert (await second.ended(batch_id)).completed == 10
 

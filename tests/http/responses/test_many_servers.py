@@ -55,13 +55,13 @@ def test_a_cancel_at_one_server_ends_what_another_one_makes(start, tokenizer: To
     busy.delay = 30.0
     (first, _), (second, _) = start(busy), start(FakeEngine(tokenizer))
     made = first.responses.create(model=MODEL, input="hi", background=True)
-    wait_until(lambda: bool(busy._running))
+    wait_until(lambda: bool(busy._running), 20)
     with pytest.raises(openai.APIStatusError, match="runs on another server") as error:
         list(second.responses.retrieve(made.id, stream=True))
     assert error.value.status_code == 503
     assert second.responses.cancel(made.id).status == "cancelled"
-    wait_until(lambda: not busy._running)
-    wait_until(lambda: first.responses.retrieve(made.id).status == "cancelled")
+    wait_until(lambda: not busy._running, 20)
+    wait_until(lambda: first.responses.retrieve(made.id).status == "cancelled", 20)
 
 
 def test_what_a_dead_server_left_is_made_again_and_what_a_live_one_makes_is_not(start, tokenizer: Tokenizer) -> None:
@@ -70,9 +70,9 @@ def test_what_a_dead_server_left_is_made_again_and_what_a_live_one_makes_is_not(
     (first, storage), (second, _) = start(busy), start(idle)
     made = first.responses.create(model=MODEL, input="hi", background=True)
     second.responses.retrieve(made.id)  # it begins to watch
-    wait_until(lambda: bool(busy._running))
+    wait_until(lambda: bool(busy._running), 20)
     with pytest.raises(AssertionError):
         wait_until(lambda: bool(idle.calls), seconds=1.5 * LEASE)
     storage.database._heartbeat.close()  # as if its process ended
-    wait_until(lambda: second.responses.retrieve(made.id).status == "completed")
+    wait_until(lambda: second.responses.retrieve(made.id).status == "completed", 20)
     assert second.responses.retrieve(made.id).output_text == "World"
