@@ -246,14 +246,12 @@ class BatchBuilder:
         sampling = NOTHING if not form.num_sampled else np.zeros((form.num_sampled, NUM_COLUMNS), np.int32)
         if batch is None:
             return HostBatch(0, forward, sampling, [], *(_scored(form, None) if form.scores else (NOTHING, NOTHING)))
-        slots = batch.decodes.slots
-        sampled = batch.decodes.slots
-        if batch.chunks:
-            slots = np.append(slots, [row.request.slot for row in batch.chunks])
+        slots = sampled = batch.decodes.slots
+        if chunks := batch.chunks:
+            slots = np.append(slots, np.array([row.request.slot for row in chunks], np.intp))
             # some may be there for their prompt alone
-            sampled = np.append(
-                sampled, [r.request.slot if r.request.max_tokens else 0 for r in batch.chunks if r.samples]
-            )
+            own = [row.request.slot if row.request.max_tokens else 0 for row in chunks if row.samples]
+            sampled = np.append(sampled, np.array(own, np.intp))
         early = _fill_forward(forward, form, batch, slots)
         num_sampled = len(sampled)
         if form.num_sampled:

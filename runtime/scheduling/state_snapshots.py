@@ -22,8 +22,6 @@ request's slot: the device runs steps in order, and in each step first copies in
 import dataclasses
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from palladio.runtime.scheduling.radix_cache import RadixCache
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
@@ -124,8 +122,8 @@ class StateSnapshots:
         restores, self._restores = self._restores, []
         copies: list[SnapshotCopy] = []
         if not self._is_closed:
-            ends = np.append(batch.decodes.ends, [row.start + row.num_tokens for row in batch.chunks])
-            rows = map(batch.row, np.flatnonzero(ends % self._page_size == 0).tolist())
+            ends = [*batch.decodes.ends.tolist(), *(row.start + row.num_tokens for row in batch.chunks)]
+            rows = (batch.row(number) for number, end in enumerate(ends) if end % self._page_size == 0)
             copies = [copy for row in rows if (copy := self._plan_row(row)) is not None]
         return StateCopies(restores, copies)
 
