@@ -19,9 +19,11 @@ BIN := $(VENV)/bin
 COMPILERS ?= .venv-aot
 DOCS ?= .venv-docs
 EXAMPLES ?= .venv-examples
+OBJECT_STORE ?= .venv-object-store
+RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
 
 help:
 	@printf '%s\n' \
@@ -36,6 +38,8 @@ help:
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
 	  'make deploy-check  deploy/ with parsers and schemas of Prometheus and Kubernetes' \
 	  'make examples   the tests of examples/, with Ray and LangChain in an environment of their own (0.7 GB)' \
+	  'make object-store  --blob-store against OpenStack Swift, an object store with the S3 API (20 MB, beside the environment)' \
+	  'make ray        the tests of palladio.ray on a Ray cluster of this machine, in an environment of their own (1.2 GB)' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -79,6 +83,13 @@ clients: $(VENV)/.installed
 examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
 	PATH="$(abspath $(BIN)):$$PATH" scripts/examples $(EXAMPLES)/bin/python $(ARGS)
 
+object-store: $(VENV)/.installed-dev $(OBJECT_STORE)/.installed
+	PATH="$(abspath $(BIN)):$$PATH" OBJECT_STORE_PYTHON="$(abspath $(OBJECT_STORE))/bin/python" \
+	  scripts/test -m slow tests/integration/test_object_store.py $(ARGS)
+
+ray: $(RAY)/.installed
+	scripts/ray $(RAY)/bin/python $(ARGS)
+
 deploy-check: $(VENV)/.installed-dev
 	scripts/deploy-check $(BIN)/python
 
@@ -116,7 +127,7 @@ aot-compilers: $(VENV)/.installed-dev
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a target is made again only when pyproject.toml has changed.
@@ -140,6 +151,18 @@ $(EXAMPLES)/.installed: pyproject.toml
 	scripts/make-venv $(EXAMPLES)
 	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
+	touch $@
+
+$(OBJECT_STORE)/.installed: pyproject.toml
+	scripts/make-venv $(OBJECT_STORE)
+	$(OBJECT_STORE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(OBJECT_STORE)/bin/python -m pip install --quiet --group object-store
+	touch $@
+
+$(RAY)/.installed: pyproject.toml
+	scripts/make-venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray]' --group ray --group test
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

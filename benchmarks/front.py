@@ -2,10 +2,12 @@
 
     python benchmarks/front.py --streams 64 --tokens 400 --turns 5
     python benchmarks/front.py --streams 64 --interval-ms 20       # at a rate that it keeps up with: the added latency
+    python benchmarks/front.py --streams 256 --interval-ms 20 --fronts 2  # CPU time of two front processes
 
 The engine is fake and lives in the server's event loop: each step is encoded and decoded as it is between the real
 processes, and every stream gets one token of it. All else is the server: AsyncEngine, detokenizer, routes, uvicorn.
-The client reads raw sockets and counts events; it shares the machine's cores with the server.
+The client reads raw sockets and counts events; it shares the machine's cores with the server. With --fronts, the fake
+engine is a process of its own, and the CPU time of all front processes is measured.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from front_processes import FrontServer
 from report import report
 
 from palladio.default_model import default_model_path
@@ -173,6 +176,25 @@ async def measure(
     return turns, []
 
 
+def measure_processes(args: argparse.Namespace) -> dict[str, Any]:
+    """Microseconds of CPU for an event, of all front processes and of the engine's."""
+    server = FrontServer(args.port, args.fronts, args.interval_ms / 1e3)
+    try:
+        wait_for_server(f"http://127.0.0.1:{args.port}", 60)
+        turns = []
+        for number in range(1 + args.turns):
+            before = server.cpu_seconds()
+            one = asyncio.run(turn(args.port, args, None))
+            spent = server.cpu_seconds() - before
+            one["fronts_cpu_us_per_event"] = 1e6 * spent.fronts / one["events"]
+            one["engine_cpu_us_per_event"] = 1e6 * spent.engine / one["events"]
+            turns += [one] if number else []  # the first one warms up
+    finally:
+        server.stop()
+    names = ("fronts_cpu_us_per_event", "engine_cpu_us_per_event", "events_per_second")
+    return {f"{name}_median": statistics.median(one[name] for one in turns) for name in names} | {"turns": turns}
+
+
 def added_latency(steps: list[int], arrivals: list[list[tuple[int, int]]]) -> dict[str, float]:
     """Milliseconds from a step to its tokens at the client; a token's id tells the step, of which there are < 1000."""
     assert len(steps) < 1000, "fewer --tokens, please"
@@ -186,11 +208,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=400, help="of each stream")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--interval-ms", type=float, default=0.0, help="between steps; 0: as fast as it goes")
+    parser.add_argument("--fronts", type=int, default=0, help="front processes; 0: one, with the engine in it")
     parser.add_argument("--body", type=json.loads, default={}, help="JSON: more fields of the requests")
     parser.add_argument("--port", type=int, default=31987)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     model = str(default_model_path())
+    if args.fronts:
+        report("front.py", argv, measure_processes(args), args.out)
+        return 0
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=run_server, args=(args.port, model, args.interval_ms / 1e3, theirs), daemon=True

@@ -2,9 +2,10 @@
 
     python benchmarks/loading_formats.py [--json FILE]
 
-Checkpoints of Qwen3's shape, 64 million parameters, written by the test suite's own writers of formats; each is loaded
-in a fresh process, and converted. The device is the CPU, so its arrays are the host's memory: "beyond" is what the peak
-is above them. "planned" is what the memory plan counts before anything is loaded.
+Checkpoints of Qwen3's shape, 64 million parameters (MXFP4 has gpt-oss's, with four experts in each of four layers),
+written by the test suite's own writers of formats; each is loaded in a fresh process, and converted. "lines" are those
+of the format's own file in model/formats. The device is the CPU, so its arrays are the host's memory: "beyond" is what
+the peak is above them. "planned" is what the memory plan counts before anything is loaded.
 """
 
 import argparse
@@ -23,8 +24,13 @@ from report import report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from palladio.model import formats
 from tests.model import quantized_checkpoints as stored
+from tests.model.format_cases import MODELOPT, gpt_oss_checkpoint
+from tests.model.gguf_files import as_gguf
+from tests.runtime.text.test_gguf_tokenizer import metadata
 from tests.tiny_model import make_checkpoint
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 1024,
@@ -38,14 +44,37 @@ SHAPE: dict[str, Any] = {
 GROUP = 128
 CT_WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP}
 CT_GROUP = {"group_0": {"targets": ["Linear"], "weights": CT_WEIGHTS}}
-FORMATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "FP8, a scale per channel": (stored.float8, {"quant_method": "fbgemm_fp8"}),
-    "AWQ, groups of 128": (stored.awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True}),
+CT_INT8 = {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "channel"}
+FORMATS: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]] = {  # the file that reads it, and its writer
+    "FP8, a scale per channel": ("fp8", stored.float8, {"quant_method": "fbgemm_fp8"}),
+    "FP8, blocks of 128 × 128": (
+        "fp8",
+        functools.partial(stored.float8, form="block", block=(GROUP, GROUP)),
+        {"quant_method": "fp8", "weight_block_size": [GROUP, GROUP]},
+    ),
+    "ModelOpt FP8": ("modelopt", functools.partial(stored.float8, form="tensor", static=True), MODELOPT),
+    "AWQ, groups of 128": (
+        "awq",
+        stored.awq,
+        {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True},
+    ),
     "GPTQ, groups of 128": (
+        "gptq",
         functools.partial(stored.gptq, group=GROUP, sym=True),
         {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "desc_act": False},
     ),
+    "compressed-tensors, 8 bits, a scale and a zero point per channel": (
+        "compressed_tensors",
+        stored.ct_int8,
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": CT_INT8}},
+            "ignore": ["lm_head"],
+        },
+    ),
     "compressed-tensors, 4 bits, groups of 128": (
+        "compressed_tensors",
         functools.partial(stored.ct_packed, group=GROUP),
         {
             "quant_method": "compressed-tensors",
@@ -56,6 +85,8 @@ FORMATS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
 }
 MADE = (None, "int8", "fp8", "int4")
+GGUF_KINDS = ("Q8_0", "Q4_K", "Q6_K")
+GPT_OSS: dict[str, Any] = SHAPE | {"intermediate_size": 1024, "num_local_experts": 4}
 
 LOAD = """
 import json, sys, time
@@ -91,7 +122,7 @@ print(json.dumps({"planned": planned, "measured": measured, "seconds": seconds, 
 
 def load(path: Path, quantization: str | None) -> dict[str, float]:
     """In a process of its own, of files that are not in the page cache."""
-    forget(path)
+    forget(path if path.is_dir() else path.parent)
     command = [sys.executable, "-c", LOAD, str(path), quantization or ""]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
@@ -101,6 +132,23 @@ def load(path: Path, quantization: str | None) -> dict[str, float]:
 
 def _made(make: Callable[..., Any], _: str, rng: Any, shape: tuple[int, ...]) -> Any:
     return make(rng, shape)
+
+
+def _of_kind(kind: str, name: str) -> str:
+    return kind
+
+
+def size_of_weights(path: Path) -> int:
+    return (path if path.is_file() else path / "model.safetensors").stat().st_size
+
+
+def lines_of(name: str) -> int | None:
+    """Of the file that reads a format; None: nothing is read but numbers."""
+    first = name.partition(" ")[0]
+    module = {"GGUF": "gguf", "MXFP4": "mxfp4"}.get(first) or FORMATS.get(name, ("",))[0]
+    if not module:
+        return None
+    return len((Path(formats.__path__[0]) / f"{module}.py").read_text(encoding="utf-8").splitlines())
 
 
 def size_of(folder: Path) -> int:
@@ -127,19 +175,28 @@ def main() -> None:
         cases: list[tuple[str, Path, str | None]] = [
             (f"float32, {kind or 'as bfloat16'}", plain, kind) for kind in MADE
         ]
-        for number, (name, (make, quantization)) in enumerate(FORMATS.items()):
+        for number, (name, (_, make, quantization)) in enumerate(FORMATS.items()):
             path = make_checkpoint(Path(folder) / f"stored-{number}", "qwen3", **SHAPE)
             stored.rewrite(path, functools.partial(_made, make), quantization)
             cases.append((name, path, None))
-        print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted |")
+        cases.append(("MXFP4 experts", gpt_oss_checkpoint(Path(folder) / "gpt-oss", **GPT_OSS), None))
+        for form in GGUF_KINDS:
+            path = make_checkpoint(Path(folder) / form, "qwen3", **SHAPE)
+            tokenizer = metadata(build_tiny_tokenizer(path))  # to be converted with the weights
+            more = {key: value for key, value in tokenizer.items() if key.startswith("tokenizer.")}
+            cases.append((f"GGUF {form}", as_gguf(path, "qwen3", functools.partial(_of_kind, form), more), None))
+        print("| MiB of | on disk | planned | on the device | host beyond | seconds | converted | lines |")
         for number, (name, path, kind) in enumerate(cases):
             loaded = load(path, kind)
-            row: dict[str, Any] = {"checkpoint": name, "disk": (path / "model.safetensors").stat().st_size, **loaded}
+            row: dict[str, Any] = {"checkpoint": name, "disk": size_of_weights(path), **loaded}
+            row["lines"] = lines_of(name)
             row["converted"] = convert(path, Path(folder) / f"converted-{number}", kind)
             rows.append(row)
             sizes = (f"{row[key] / 2**20:.1f}" for key in ("disk", "planned", "measured", "beyond"))
             print(
-                f"| {name} | {' | '.join(sizes)} | {row['seconds']:.2f} | {row['converted'] / 2**20:.1f} |", flush=True
+                f"| {name} | {' | '.join(sizes)} | {row['seconds']:.2f} | {row['converted'] / 2**20:.1f} "
+                f"| {row['lines'] or ''} |",
+                flush=True,
             )
     report("loading_formats.py", None, {"loads": rows}, args.json)
 

@@ -31,6 +31,7 @@ from checkpoints import DEEPSEEK_V3, GPT_OSS_120B, QWEN3_30B
 
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
@@ -89,6 +90,7 @@ class Program:
         collectives: how many.
         brought: bytes of experts' arrays that are copied or changed outside of kernels.
         cycles: XLA:TPU's estimate, of all but kernels.
+        argument_bytes, temp_bytes: the compiler's, of weights and state, and of scratch memory.
     """
 
     sent: float
@@ -96,6 +98,16 @@ class Program:
     brought: float
     cycles: int
     compile_seconds: float
+    argument_bytes: int = 0
+    temp_bytes: int = 0
+
+
+def flags(row: Row, num_requests: int) -> EngineConfig:
+    """Of a server. Args: num_requests: of a rank."""
+    # For eight requests or more: the smallest step of one for a single request has one row.
+    scheduler = SchedulerConfig(max_running_requests=max(8, num_requests) * row.parallel.dp_size)
+    source = ModelSource(model_path=row.model, context_length=2 * CONTEXT)
+    return EngineConfig(source=source, parallel=row.parallel, scheduler=scheduler)
 
 
 def deployment(row: Row, num_requests: int, depth: int | None) -> Deployment:
@@ -103,17 +115,14 @@ def deployment(row: Row, num_requests: int, depth: int | None) -> Deployment:
     hf = dict(row.config) | ({"num_hidden_layers": depth} if depth else {})
     hf |= {"quantization_config": STORED[row.quantization]} if row.quantization else {}
     model, place, parallel = ModelConfig.from_hf(hf), find_slice(row.place), row.parallel
-    # Of a server for eight requests or more: the smallest step of one for a single request has one row.
-    scheduler = SchedulerConfig(max_running_requests=max(8, num_requests) * parallel.dp_size)
-    source = ModelSource(model_path=row.model, context_length=2 * CONTEXT)
-    config = EngineConfig(source=source, parallel=parallel, scheduler=scheduler)
+    config = flags(row, num_requests)
     one = Deployment.of(config, model, place)
     if depth is None:
         return one
     shares = parallel.enable_dp_attention
     meshes = parallel.rank_size, parallel.dp_size, parallel.rank_parts
     mesh = compile_only_mesh(place, *meshes, shares_experts=shares)
-    kernels = choose_kernels("auto", mesh.devices.flat[0], one.layout.config, one.shape)
+    kernels = choose_kernels("auto", Target.of(mesh.devices.flat[0]), one.layout.config, one.shape)
     return Deployment.of(config, model, place, mesh, kernels)
 
 
@@ -127,7 +136,8 @@ def compiled(row: Row, num_requests: int, depth: int) -> Program:
     key = min(keys, key=lambda key: (key.num_requests < num_requests, key.num_requests))
     jitted, args = built.declaration(key)
     program = aot_targets.compile_for(one.shape.mesh, jitted, args)
-    return read_program(program.hlo, _expert_shapes(one), program.compile_seconds)
+    found = read_program(program.hlo, _expert_shapes(one), program.compile_seconds)
+    return dataclasses.replace(found, argument_bytes=program.argument_bytes, temp_bytes=program.temp_bytes)
 
 
 def read_program(hlo: str, expert_shapes: set[str], compile_seconds: float) -> Program:

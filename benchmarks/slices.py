@@ -24,6 +24,7 @@ import jax
 from checkpoints import HALF_BILLION, LLAMA_8B
 
 from palladio.model.config import ModelConfig
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import ConfigError
@@ -76,7 +77,7 @@ def plan_row(model_name: str, place: Slice) -> dict[str, Any]:
         one = Deployment.of(config, model, place)
         row |= {"weight_bytes": one.weight_bytes, "estimated_workspace": one.estimated_workspace()}
         mesh = compile_only_mesh(place, place.num_devices)
-        kernels = choose_kernels("auto", mesh.devices.flat[0], one.layout.config, one.shape)
+        kernels = choose_kernels("auto", Target.of(mesh.devices.flat[0]), one.layout.config, one.shape)
         one = Deployment.of(config, model, place, mesh, kernels)
         cpu = time.process_time()
         compiled = compile_deployment(one)

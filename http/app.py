@@ -1,5 +1,6 @@
 """create_app: the FastAPI application for one engine. No module state: two apps can live in one process."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from palladio.http.batches.routes_batches import batches_router
 from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
+from palladio.http.fronts.peers import Alone, Peers
+from palladio.http.fronts.relay import Relay
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
+from palladio.http.observability.joint_metrics import share_metrics
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.sampler import Sampler
@@ -50,8 +54,11 @@ from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import Storage
+from palladio.http.settings.rules import require
+from palladio.http.storage.blob_bucket import open_bucket
+from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
 
 SHOWN_BATCHES = 20  # of the dashboard
@@ -64,6 +71,7 @@ def create_app(
     observability: ObservabilityConfig = ObservabilityConfig(),
     observer: Observer | None = None,
     storage: Storage | None = None,
+    peers: Peers | None = None,
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
@@ -73,6 +81,7 @@ def create_app(
     Args:
         observer: default: what `observability` says.
         storage: default: a temporary one.
+        peers: other front processes of the same server; default: there are none.
 
     Raises:
         ConfigError: --chat-template or --api-key-file cannot be read, an API key has two owners, --log-requests-target
@@ -80,7 +89,9 @@ def create_app(
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
+    peers = peers or Alone()
     callers = Callers.of(config)
+    share_metrics(observer.metrics, peers)
     context = Context(
         engine,
         config,
@@ -90,6 +101,7 @@ def create_app(
         observer,
         storage or Storage.temporary(),
         callers,
+        peers,
     )
     middleware = [
         Middleware(RequestMiddleware, note=observer.errors.note_answer, root_path=config.root_path),
@@ -100,6 +112,12 @@ def create_app(
         Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
+
+    def root() -> FastAPI:
+        return app
+
+    if not peers.is_alone:
+        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
@@ -115,6 +133,8 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
+    if not peers.is_alone:
+        app.middleware_stack = app.build_middleware_stack()  # other fronts may ask before the first request comes
     app.state.template_warnings = context.template_warnings
     app.state.access = describe_access(config, callers)
     return app
@@ -139,9 +159,11 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 
 
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
-    """Files and batches. Whoever serves the app starts and stops `app.state.batch_worker`, a BatchWorker."""
-    database = context.storage.database
-    files, batches = FileStore(database, context.storage.files), BatchStore(database)
+    """Files and batches. Whoever serves the app calls `app.state.files.check`, of a FileStore, and starts and stops
+    `app.state.batch_worker`, a BatchWorker."""
+    storage = context.storage
+    files, batches = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
+    app.state.files = files
     worker = app.state.batch_worker = BatchWorker(context, files, batches)
     app.include_router(files_router(context, files))
     app.include_router(batches_router(batches, worker))
@@ -150,7 +172,8 @@ def _add_batches(app: FastAPI, context: Context) -> BatchStore:
 
 def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     """Whoever serves the app starts and stops `app.state.sampler`; it is None with --no-ui."""
-    app.state.sampler = sampler = Sampler(context.engine, context.observer) if context.config.ui else None
+    sampler = Sampler(context.engine, context.observer, peers=context.peers) if context.config.ui else None
+    app.state.sampler = sampler
     if sampler is None:
         return
 
@@ -160,14 +183,26 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     app.include_router(dashboard_router(context, sampler, latest))
 
 
-def open_storage(config: HttpConfig) -> Storage:
+def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
     """
+    Args:
+        is_alone: it is this process's own; else that of several, and their parent holds it.
+
     Raises:
-        ConfigError: --file-storage-path cannot be written, or another server uses it.
+        ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
+            --blob-store has no such folder for its database, or lacks its package.
     """
+    url = config.blob_store
     if config.file_storage_path is None:
+        is_local = url is None
+        require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
         return Storage.temporary()
-    return Storage(Path(config.file_storage_path).expanduser())
+    bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
+    given = config.database_url
+    shared = (
+        None if given is None else SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
+    )
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared, is_held=not is_alone)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

@@ -20,6 +20,20 @@ logger = logging.getLogger(__name__)
 
 MIN_RATE = 16 * 1024  # bytes of a body that pay for one more second of waiting for it
 _OF_COMPRESSED = (b"content-encoding", b"content-length")  # headers that say nothing of what comes out
+DATA_POLICY = "default-src 'none'; frame-ancestors 'none'"
+DOCS_POLICY = "; ".join(  # FastAPI's pages have scripts of their own, and load others
+    (
+        "default-src 'none'",
+        "script-src 'unsafe-inline' https://cdn.jsdelivr.net",
+        "style-src 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com",
+        "font-src https://fonts.gstatic.com",
+        "img-src 'self' data: https://fastapi.tiangolo.com https://cdn.redoc.ly",
+        "worker-src blob:",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_DOCS = ("/docs", "/docs/oauth2-redirect", "/redoc")
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -30,7 +44,8 @@ class RequestMiddleware:
     - `X-Request-Id` goes back as it came, or newly made; `request.state.request_id` is always a new one, because
       proxies send the same id with several requests, and an engine request needs its own.
     - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
-    - No browser is to take an answer for something else than its content type says (nosniff).
+    - No browser is to take an answer for something else than its content type says (nosniff), and none is a page that
+      may load or run anything, but those that bring a policy of their own.
     - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
     """
 
@@ -63,6 +78,8 @@ class RequestMiddleware:
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = shown
                 headers["X-Content-Type-Options"] = "nosniff"
+                is_docs = route_path(scope) in _DOCS
+                headers.setdefault("Content-Security-Policy", DOCS_POLICY if is_docs else DATA_POLICY)
             await send(message)
 
         try:

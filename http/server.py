@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import logging
-import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -16,19 +16,19 @@ import uvloop
 from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
-from palladio.http.security.connection import Connection, ConnectionLimits
+from palladio.http.fronts.peers import Alone, Peers
+from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
+from palladio.http.security.connection import Connection, ConnectionCounts, ConnectionLimits
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.telemetry.logs import LogFormat
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = 75  # seconds; longer than the idle times of usual load balancers (60), which otherwise meet closed sockets
-FLUSH_TIMEOUT = 5  # seconds for the last bytes to reach slow clients after the engine has stopped
 
 
 class ServableEngine(EngineClient, Protocol):
@@ -84,34 +84,54 @@ async def serve_async(
 ) -> None:
     """`serve`, inside a running loop."""
     tls = make_tls_context(config)
-    with contextlib.closing(_listen(config)) as listener:  # first: a second server on a port is told of the port
-        await _serve_on(listener, engine, config, observability, tls)
+    with contextlib.closing(listen(config)) as listener:  # first: a second server on a port is told of the port
+        await serve_on(Port(listener, tls), engine, config, observability, Stop(), Alone())
 
 
-async def _serve_on(
-    listener: socket.socket,
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """Where a front process takes connections.
+
+    Attributes:
+        tls: serve HTTPS with it.
+        counts: of its connections; None: no other process has any.
+    """
+
+    listener: socket.socket
+    tls: ssl.SSLContext | None
+    counts: ConnectionCounts | None = None
+
+
+async def serve_on(
+    port: Port,
     engine: ServableEngine,
     config: HttpConfig,
     observability: ObservabilityConfig,
-    tls: ssl.SSLContext | None,
+    stop: Stop,
+    peers: Peers,
 ) -> None:
+    """Serves, as the only front process or as one of several, until it is to stop."""
     observer = create_observer(engine, config, observability)
-    storage = open_storage(config)
-    app = create_app(engine, config, observability, observer, storage)
-    logger.info("%s", app.state.access)
+    storage = open_storage(config, is_alone=peers.is_alone)
+    app = create_app(engine, config, observability, observer, storage, peers)
+    await app.state.files.check()
+    if peers.number <= 1:
+        logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
-    server = _Server(make_settings(app, config, observability.log_format, tls))
+    server = _Server(make_settings(app, config, observability.log_format, port.tls, port.counts))
     sampler: Worker | None = app.state.sampler  # no worker of the engine's: it watches the drain, too
-    stop = _Stop(asyncio.get_running_loop())
-    _log_address(listener, config)
-    with stop.on_signals():
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+    if peers.is_alone:
+        log_address(port.listener, config)
+    with stop.on_signals() if peers.is_alone else contextlib.nullcontext():
+        serving = asyncio.create_task(server.serve(sockets=[port.listener]))
+        leading = asyncio.create_task(_lead(peers, [*workers, *([] if sampler is None else [sampler])]))
         try:
-            for worker in (*workers, sampler):
-                if worker is not None:
-                    await worker.start()
-            await _run_engine(engine, config, stop, workers, app.state.template_warnings)
+            if peers.is_alone:
+                await leading
+            peers.note("serving")
+            await _run_engine(_Run(engine, config, stop, peers), workers, app.state.template_warnings)
         finally:
+            leading.cancel()
             if sampler is not None:
                 await sampler.stop()
             server.should_exit = True
@@ -121,11 +141,23 @@ async def _serve_on(
             observer.close()
 
 
+async def _lead(peers: Peers, workers: Sequence[Worker]) -> None:
+    """Begins what only one front process does, once this one is to do it."""
+    await peers.lead()
+    for worker in workers:
+        await worker.start()
+
+
 def make_settings(
-    app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
+    app: FastAPI,
+    config: HttpConfig,
+    log_format: LogFormat,
+    tls: ssl.SSLContext | None,
+    counts: ConnectionCounts | None = None,
 ) -> uvicorn.Config:
-    """uvicorn's configuration. Args: tls: serve HTTPS with it."""
-    limits = ConnectionLimits(config.request_read_timeout, config.response_write_timeout, config.max_connections)
+    """uvicorn's configuration. Args: tls: serve HTTPS with it. counts: see ConnectionLimits."""
+    read_timeout, write_timeout = config.request_read_timeout, config.response_write_timeout
+    limits = ConnectionLimits(read_timeout, write_timeout, config.max_connections, counts)
     settings = uvicorn.Config(
         app,
         http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # it only calls it
@@ -145,38 +177,17 @@ def make_settings(
     return settings
 
 
-def _listen(config: HttpConfig) -> socket.socket:
-    """The listening socket. Raises ConfigError: the address is taken, or is none of this machine."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on --host {config.host} --port {config.port}: {error.strerror}; "
-            "choose another --port (0: any free port)"
-        ) from error
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    engine: ServableEngine
+    config: HttpConfig
+    stop: Stop
+    peers: Peers
 
 
-def _log_address(listener: socket.socket, config: HttpConfig) -> None:
-    """Says where the server listens, with the port that --port 0 left to the system."""
-    host = f"[{config.host}]" if listener.family == socket.AF_INET6 else config.host
-    uvicorn_logger = logging.getLogger("uvicorn.error")
-    scheme = "http" if config.ssl_certfile is None else "https"
-    port = listener.getsockname()[1]
-    uvicorn_logger.info("Uvicorn running on %s://%s:%d (Press CTRL+C to quit)", scheme, host, port)
-    if config.ui:
-        shown = "localhost" if config.host in ("0.0.0.0", "::") else host
-        uvicorn_logger.info("Chat page: %s://%s:%d%s/", scheme, shown, port, config.root_path.rstrip("/"))
-
-
-async def _run_engine(
-    engine: ServableEngine,
-    config: HttpConfig,
-    stop: "_Stop",
-    workers: Sequence[Worker],
-    warnings: Callable[[], list[str]],
-) -> None:
+async def _run_engine(run: _Run, workers: Sequence[Worker], warnings: Callable[[], list[str]]) -> None:
     """Starts the engine, waits for the signal to stop, drains; what workers have to do is left to the next server."""
+    engine, stop = run.engine, run.stop
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
     first = asyncio.create_task(stop.wait(1))
@@ -187,13 +198,15 @@ async def _run_engine(
             _ = ready.done() and ready.exception()  # no failure: the same signal may have ended the engine
         else:
             ready.result()
-            for warning in warnings():
+            for warning in warnings() if run.peers.number <= 1 else ():
                 logger.warning("%s", warning)
             gc.collect()
             gc.freeze()  # what is loaded now stays: walking it again and again costs streams a fifth of their speed
-            logger.info("The server is fired up and ready to roll!")
+            if run.peers.is_alone:
+                logger.info(FIRED_UP)
+            run.peers.note("ready")
             await first
-        drain_timeout = config.drain_timeout
+        drain_timeout = run.config.drain_timeout
     finally:
         ready.cancel()
         first.cancel()
@@ -202,7 +215,7 @@ async def _run_engine(
         await _drain(engine, drain_timeout, stop)
 
 
-async def _drain(engine: ServableEngine, timeout: float, stop: "_Stop") -> None:
+async def _drain(engine: ServableEngine, timeout: float, stop: Stop) -> None:
     drain = asyncio.create_task(engine.shutdown(timeout))
     second = asyncio.create_task(stop.wait(2))
     await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
@@ -214,38 +227,6 @@ async def _drain(engine: ServableEngine, timeout: float, stop: "_Stop") -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(engine.shutdown(0.0), FLUSH_TIMEOUT)
     drain.cancel()
-
-
-class _Stop:
-    """Counts SIGINT and SIGTERM."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._changed = asyncio.Event()
-        self.count = 0
-
-    @contextlib.contextmanager
-    def on_signals(self) -> Iterator[None]:
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            self._loop.add_signal_handler(number, self._hit)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                self._loop.remove_signal_handler(number)
-                if handler is not None:
-                    signal.signal(number, handler)
-
-    def _hit(self) -> None:
-        self.count += 1
-        logger.info("Gracefully exiting..." if self.count == 1 else "Exiting now.")
-        self._changed.set()
-
-    async def wait(self, count: int) -> None:
-        while self.count < count:
-            self._changed.clear()
-            await self._changed.wait()
 
 
 class _Server(uvicorn.Server):

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from palladio.child import python_path
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.front_parent import serve_fronts
 from palladio.host_environment import find_hosts
 from palladio.http.server import serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
@@ -58,6 +60,9 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         if config.parallel.node_rank:
             request = WorkerHostRequest(config, args.http.log_level, args.observability.log_format)
             become_worker_host(request, {**environment, **gpu_memory(environment)})
+        if args.http.api_server_count > 1:
+            transport = ProcessTransport(environment=gpu_memory(environment), has_fronts=True)
+            return serve_fronts(args, transport, {**environment, "PYTHONPATH": python_path()})
         transport = ProcessTransport(environment=gpu_memory(environment))
         return serve(AsyncEngine(config, transport), args.http, args.observability)
     except PalladioError as error:

@@ -18,7 +18,7 @@ class Kernels:
     @property
     def cache_update(self) -> str:
         """Backend of kv_cache_update: that of the attention, where both ops have one."""
-        return "tpu" if self.attention == "tpu" else "auto" if self.attention == "auto" else "xla"
+        return self.attention if self.attention in ("tpu", "cpu_native", "auto") else "xla"
 
     @property
     def latent_attention(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
-FACE_ROOMS = ("commands", "terminal", "load", "test")  # of palladio/ itself
+FACE_ROOMS = ("commands", "terminal", "load", "test", "ray")  # of palladio/ itself
 FACE_PATTERNS = ("*.py", *(f"{room}/*.py" for room in FACE_ROOMS))
 
 

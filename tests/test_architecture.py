@@ -31,6 +31,7 @@ HTTP_FLOORS = (
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),
+    ("fronts",),  # other front processes of the same server
     ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
     ("tool_calls",),
@@ -43,7 +44,7 @@ MODEL_FLOORS = (
     ("families", "weights", "gguf"),
 )
 FACE_FLOORS = (
-    ("commands",),  # what users type, one file a command
+    ("commands", "ray"),  # what users type, one file a command · the server as an application of Ray Serve
     ("terminal", "load"),  # a chat in a terminal · requests to a server, measured
     ("",),  # the offline face, flags, children
 )
@@ -62,16 +63,19 @@ JAX_FILES = {
 
 KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside the standard library and each other
 
-OPTIONAL_EXTRAS = {"IPython", "opentelemetry", "torch"}  # may be imported inside a function
+OPTIONAL_EXTRAS = {"IPython", "obstore", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
     "palladio/launch_server.py": "the command line",
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
+    "palladio/ray/served_app.py": "a process that Ray has started: in the place of the command line",
+    "palladio/ray/hosts.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "palladio/commands/run_worker.py": "the command line of a server of its own",
     "palladio/commands/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "runtime/process/process_transport.py": "as above",
 }
 LOCAL_IMPORTS = {
+    "http/storage/storage.py:_open_postgresql": "psycopg, an optional extra, is imported all over that module",
     "model/loading/orbax_weights.py:_save": "orbax takes seconds to import, and few need it",
     "model/loading/orbax_weights.py:_restore": "as above",
     "runtime/grammar/compiler.py:json_format_of": "as below",

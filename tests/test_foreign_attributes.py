@@ -52,7 +52,6 @@ ALLOWED = {  # path:object → why
     "http/security/tls.py:connection": LIBRARY,
     "http/security/tls.py:context": LIBRARY,
     "http/settings/log_config.py:record": LIBRARY,
-    "http/storage/database.py:connection": LIBRARY,
 }
 
 

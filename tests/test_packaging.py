@@ -13,7 +13,22 @@ from tests.source_tree import FACE_ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("model", "runtime", "pallas_kernels", "http")
-DATA = (".py", ".cc", ".h", ".json", ".jinja", ".txt", ".typed", ".safetensors", ".md", ".html", ".js", ".css", ".svg")
+DATA = (
+    ".py",
+    ".cc",
+    ".h",
+    ".inc",
+    ".json",
+    ".jinja",
+    ".txt",
+    ".typed",
+    ".safetensors",
+    ".md",
+    ".html",
+    ".js",
+    ".css",
+    ".svg",
+)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -1,11 +1,12 @@
 """Batch: one batch, as the database has it and as clients see it."""
 
 import dataclasses
-import sqlite3
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import orjson
+
+from palladio.http.storage.database import Row
 
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
@@ -91,7 +92,7 @@ class Batch:
     owner: str = ""
 
     @classmethod
-    def of(cls, row: sqlite3.Row) -> Self:
+    def of(cls, row: Row) -> Self:
         return cls(**dict(row))
 
     @property

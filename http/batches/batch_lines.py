@@ -1,14 +1,16 @@
 """The lines of a batch's input file."""
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import time
-from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from typing import Any
 
+from palladio.http.batches.batch_claims import Claim
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.generation.generation import Endpoint
@@ -17,8 +19,8 @@ from palladio.runtime.interface.errors import InvalidRequestError
 
 MAX_CUSTOM_ID = 512  # characters
 
-_CHUNK_LINES, _CHUNK_BYTES = 256, 1 << 20  # that are read at a time
-_SKIP = 1 << 20
+_CHUNK_LINES = 256  # that are read at a time
+_Raw = tuple[int, bytes | None]  # a line's number, and its bytes; None: it is too long
 _SHORT = 0.005  # seconds; reading a line lets nothing else run
 
 
@@ -26,42 +28,74 @@ class LineReader:
     """Reads requests for one endpoint. A file of any size passes through little memory.
 
     Args:
+        pieces: begins to read the file.
         max_bytes, max_values: of a line; one with more is a fault of its own.
     """
 
-    def __init__(self, path: Path, endpoint: Endpoint[Any], max_bytes: int, max_values: int) -> None:
-        self._path = path
+    def __init__(
+        self,
+        pieces: Callable[[], AsyncGenerator[bytes, None]],
+        endpoint: Endpoint[Any],
+        max_bytes: int,
+        max_values: int,
+    ) -> None:
+        self._pieces = pieces
         self._endpoint = endpoint
         self._max_bytes = max_bytes
         self._max_values = max_values
 
     async def chunks(self) -> AsyncGenerator[list[Line], None]:
-        """All lines but blank ones, a few at a time; file and JSON are read beside the event loop.
+        """All lines but blank ones, a few at a time; JSON is read beside the event loop.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError, HttpError: the file cannot be read.
         """
-        with contextlib.closing(await asyncio.to_thread(self._path.open, "rb")) as file:
-            lines = self._lines(file)
-            while chunk := await asyncio.to_thread(self._next_chunk, file, lines):
-                yield chunk
+        splitter = _Splitter(self._max_bytes)
+        async with contextlib.aclosing(self._pieces()) as pieces:
+            async for piece in pieces:
+                lines = self._lines(splitter.feed(piece))
+                is_last = False
+                while not is_last:
+                    chunk = await asyncio.to_thread(_next_chunk, lines)
+                    is_last = len(chunk) < _CHUNK_LINES
+                    if chunk:
+                        yield chunk
+        if chunk := await asyncio.to_thread(list, self._lines(splitter.end())):
+            yield chunk
 
-    def _next_chunk(self, file: BinaryIO, lines: Iterator[Line]) -> list[Line]:
-        chunk: list[Line] = []
-        begin = file.tell()
-        for line in lines:
-            chunk.append(line)
-            if len(chunk) == _CHUNK_LINES or file.tell() - begin >= _CHUNK_BYTES:
-                break
-        return chunk
+    async def claimed(self, claims: AsyncIterable[Claim]) -> AsyncGenerator[tuple[Claim, list[Line]], None]:
+        """The lines that are wanted, claim by claim; those of other servers are only counted.
 
-    def _lines(self, file: BinaryIO) -> Iterator[Line]:
-        number = 0
-        while raw := file.readline(self._max_bytes + 2):
-            number += 1
-            if len(raw.rstrip(b"\r\n")) > self._max_bytes:
-                while not raw.endswith(b"\n") and (raw := file.readline(_SKIP)):
-                    pass
+        Args:
+            claims: in the order of their lines.
+
+        Raises:
+            OSError, HttpError: the file cannot be read.
+        """
+        splitter = _Splitter(self._max_bytes)
+        raws = collections.deque[_Raw]()
+        is_over = False
+        async with contextlib.aclosing(self._pieces()) as pieces:
+            async for claim in claims:
+                wanted: list[_Raw] = []
+                while not raws or raws[-1][0] <= claim.last:
+                    wanted += [raw for raw in raws if claim.wants(raw[0])]
+                    raws.clear()
+                    if is_over:
+                        break
+                    piece = await anext(pieces, None)
+                    is_over = piece is None
+                    raws.extend(
+                        await asyncio.to_thread(list, splitter.end() if piece is None else splitter.feed(piece))
+                    )
+                while raws and raws[0][0] <= claim.last:
+                    raw = raws.popleft()
+                    wanted += [raw] if claim.wants(raw[0]) else []
+                yield claim, await asyncio.to_thread(list, self._lines(wanted))
+
+    def _lines(self, raws: Iterable[_Raw]) -> Iterator[Line]:
+        for number, raw in raws:
+            if raw is None:
                 message = f"line {number} is over {self._max_bytes} bytes (--max-request-bytes)"
                 yield Line(number, fault=Fault("line_too_large", message), is_object=False)
             elif raw.strip():
@@ -115,6 +149,49 @@ class LineReader:
                 "unsupported_stream", "body.stream: a batch's answers are files; leave stream out", "body.stream"
             )
         return None
+
+
+class _Splitter:
+    """Cuts a file that comes in pieces into numbered lines. Of a line that is too long, it keeps no more than is
+    needed to say so."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._number = 0  # of lines before this one
+        self._begun = bytearray()  # of the line that has not ended yet
+        self._is_over = False  # that line is too long
+
+    def feed(self, piece: bytes) -> Iterator[_Raw]:
+        """The lines that end in this piece. All of them are taken before the next call."""
+        *ended, rest = piece.split(b"\n")
+        for line in ended:
+            self._grow(line)
+            yield self._take()
+        self._grow(rest)
+
+    def end(self) -> Iterator[_Raw]:
+        """The last line, if the file does not end with a newline."""
+        if self._begun or self._is_over:
+            yield self._take()
+
+    def _grow(self, data: bytes) -> None:
+        # A carriage return before the newline is none of the line's bytes.
+        if self._is_over or len(self._begun) + len(data) > self._max_bytes + 1:
+            self._is_over = True
+            self._begun.clear()
+        else:
+            self._begun += data
+
+    def _take(self) -> _Raw:
+        self._number += 1
+        raw = None if self._is_over or len(self._begun.rstrip(b"\r")) > self._max_bytes else bytes(self._begun)
+        self._begun.clear()
+        self._is_over = False
+        return self._number, raw
+
+
+def _next_chunk(lines: Iterator[Line]) -> list[Line]:
+    return list(itertools.islice(lines, _CHUNK_LINES))
 
 
 class DuplicateFinder:

@@ -8,24 +8,21 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from palladio.http.batches.batch import LIVE, Batch
+from palladio.http.batches.batch_claims import BatchClaims, Claim
 from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
-from palladio.http.batches.batch_records import Fault, Line, LineResult, left, not_run
+from palladio.http.batches.batch_records import Fault, Line, left, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.batches.line_runner import LineRunner, LineSlots
 from palladio.http.batches.result_buffer import ResultBuffer
-from palladio.http.files.file_store import (
-    RESULT_PREFIX,
-    RESULT_PURPOSE,
-    FileStore,
-    NewFile,
-    StoredFile,
-    discarded_on_failure,
-)
+from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Endpoint
 from palladio.http.security.callers import SERVER
+from palladio.http.storage.database import Database
+from palladio.http.storage.news import News
 
+POLL = 5.0  # seconds between looks at what other servers have done, if no news come
 MAX_ERRORS = 100  # that a failed batch lists
 
 _PAGE = 64  # results that are copied into a file at a time
@@ -42,11 +39,13 @@ class BatchLimits:
     Attributes:
         validating: batches whose files are being looked at.
         answering: batches that lines are taken from; between these, line by line.
+        news: of what other servers have done.
     """
 
     gate: LineSlots
     validating: asyncio.Semaphore
     answering: asyncio.Semaphore
+    news: News
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +59,7 @@ class BatchRun:
     context: Context
     files: FileStore
     store: BatchStore
+    claims: BatchClaims
     turns: BatchLimits
     now: Callable[[], float]
     batch_id: str
@@ -74,29 +74,45 @@ class BatchRun:
             endpoint = find_endpoint(batch.endpoint)
             assert endpoint is not None, "it was looked up when the batch was made"
             match batch.status:
-                case "validating":
-                    batch = await self._validate(batch, endpoint)
                 case "in_progress":
-                    batch = await self._answer(batch, endpoint)
+                    after = await self._answer(batch, endpoint)
                 case _:
-                    batch = await self._end(batch, endpoint)
-            log_status(batch)
+                    after = await self._advance_alone(batch, endpoint)
+            if after.status != batch.status:
+                log_status(after)
+            batch = after
+
+    async def _advance_alone(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
+        """What one server does for a batch; the others wait for it, or for its end."""
+        async with self._database.exclusive(f"batch {batch.id}") as is_ours:
+            now = await self.store.get(batch.id, SERVER)
+            if now.status != batch.status:
+                return now
+            if is_ours:
+                return await (self._validate if batch.status == "validating" else self._end)(batch, endpoint)
+        await self.turns.news.wait(POLL)
+        return await self.store.get(batch.id, SERVER)
+
+    @property
+    def _database(self) -> Database:
+        return self.context.storage.database
 
     def _reader(self, batch: Batch, endpoint: Endpoint[Any]) -> LineReader:
-        path, limits = self.files.path(batch.input_file_id), self.context.limits
-        return LineReader(path, endpoint, limits.max_bytes, limits.max_values)
+        limits = self.context.limits
+        return LineReader(lambda: self.files.read(batch.input_file_id), endpoint, limits.max_bytes, limits.max_values)
 
     async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Counts the lines, and gives those that are no requests their results. A file without any request, or with
         too many lines, fails the batch."""
         async with self.turns.validating:
             finder, faults = DuplicateFinder(), list[tuple[int, Fault]]()
-            total, has_object, model = 0, False, None
+            total, last_line, has_object, model = 0, 0, False, None
             limit = self.context.config.max_batch_lines
             try:
                 async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
                     async for chunk in chunks:
                         total += len(chunk)
+                        last_line = chunk[-1].number
                         if total > limit:
                             message = f"the file has more than {limit} lines (--max-batch-lines)"
                             return await self._fail(batch, [(None, Fault("too_many_lines", message))])
@@ -108,13 +124,27 @@ class BatchRun:
                         has_object = has_object or any(line.is_object for line in lines)
                         model = model or next(filter(None, map(_model, lines)), None)
             except FileNotFoundError:
-                message = "the contents of the input file are gone from --file-storage-path"
+                self._check_gone(batch)
+                message = "the contents of the input file are gone from the server's storage"
                 return await self._fail(batch, [(None, Fault("file_not_found", message, "input_file_id"))])
             if total == 0:
                 return await self._fail(batch, [(None, Fault("empty_file", "the file is empty", "input_file_id"))])
             if not has_object:
                 return await self._fail(batch, list(faults))
-            return await self.store.begin(batch.id, total=total, model=model or self.context.model_names[0])
+            model = model or self.context.model_names[0]
+            return await self.store.begin(batch.id, total=total, last_line=last_line, model=model)
+
+    def _check_gone(self, batch: Batch) -> None:
+        """Called for contents of its input file that are not there.
+
+        Raises:
+            FileNotFoundError: they may be there for other servers, and for this one later.
+        """
+        if self._database.is_shared and self.now() < batch.expires_at:
+            raise FileNotFoundError(f"the contents of input file {batch.input_file_id} are not there")
+        logger.error(
+            "Batch %s: the contents of its input file are missing; its remaining lines get no results", batch.id
+        )
 
     async def _fail(self, batch: Batch, faults: list[tuple[int | None, Fault]]) -> Batch:
         errors = [dataclasses.asdict(fault) | {"line": number} for number, fault in faults]
@@ -123,18 +153,26 @@ class BatchRun:
         return batch
 
     async def _answer(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
-        """Runs the lines that have no results, until the batch's time is over."""
+        """Runs lines that have no results, until there are none, or the batch's time is over."""
         try:
             async with asyncio.timeout(max(0.0, batch.expires_at - self.now())) as limit:
                 async with self.turns.answering:
                     await self._answer_lines(batch, endpoint)
+                if await self.claims.num_left(batch.id):  # with other servers
+                    await self.turns.news.wait(POLL)
         except TimeoutError:
             if not limit.expired():
                 raise
-            await self._skip_rest(batch, endpoint, _EXPIRED)
+            async with self._database.exclusive(f"batch {batch.id}") as is_ours:
+                if is_ours:
+                    await self._skip_rest(batch, endpoint, _EXPIRED)
+                else:
+                    await self.turns.news.wait(POLL)
+                    return await self.store.get(batch.id, SERVER)
         return await self.store.finalize(batch.id, is_expired=limit.expired())
 
     async def _answer_lines(self, batch: Batch, endpoint: Endpoint[Any]) -> None:
+        """Runs those of all ranges that this server gets."""
         gate, crashes = self.turns.gate, await self.store.crashes(batch.id)
         runner = LineRunner(self.context, self.store, gate, batch, endpoint, self.now, crashes)
         buffer = ResultBuffer(self.store, batch.id)
@@ -145,81 +183,93 @@ class BatchRun:
             buffer.add(result)
             self.context.observer.metrics.count_line(succeeded=result.succeeded)
 
-        async with buffer.writing(), asyncio.TaskGroup() as group, self._unfinished(batch, endpoint) as lines:
-            async for line in lines:
-                await buffer.room()
-                release = await gate.acquire()
-                # A callback: a task that is cancelled before its first step runs nothing of its own.
-                group.create_task(answer(line)).add_done_callback(release)
-                await asyncio.sleep(0)
+        async def finish(claim: Claim, tasks: list[asyncio.Task[None]]) -> None:
+            await asyncio.gather(*tasks)
+            buffer.finish(claim.first)
+
+        await self.claims.release(batch.id)  # those of a run before this one
+        try:
+            async with buffer.writing(), asyncio.TaskGroup() as group, self._claimed(batch, endpoint) as claimed:
+                async for claim, lines in claimed:
+                    tasks = []
+                    for line in lines:
+                        await buffer.room()
+                        release = await gate.acquire()
+                        tasks.append(group.create_task(answer(line)))
+                        # A callback: a task that is cancelled before its first step runs nothing of its own.
+                        tasks[-1].add_done_callback(release)
+                        await asyncio.sleep(0)
+                    group.create_task(finish(claim, tasks))
+        except* FileNotFoundError:
+            self._check_gone(batch)
+            await self.claims.give_up(batch.id)
+
+    @contextlib.asynccontextmanager
+    async def _claimed(
+        self, batch: Batch, endpoint: Endpoint[Any]
+    ) -> AsyncGenerator[AsyncGenerator[tuple[Claim, list[Line]], None], None]:
+        """Claims ranges one by one, and reads their lines that have no results."""
+
+        async def claims() -> AsyncGenerator[Claim, None]:
+            last = 0
+            while True:
+                await self.turns.gate.wait_ready()
+                claim = await self.claims.next(batch.id, last)
+                if claim is None:
+                    return
+                last = claim.last
+                yield claim
+
+        async with contextlib.aclosing(self._reader(batch, endpoint).claimed(claims())) as found:
+            yield found
 
     async def _skip_rest(self, batch: Batch, endpoint: Endpoint[Any], fault: Fault) -> None:
         """Gives lines without results this error."""
-        rest: list[LineResult] = []
-        async with self._unfinished(batch, endpoint) as lines:
-            async for line in lines:
-                rest.append(left(line, fault))
-                if len(rest) == 1000:
-                    await self.store.add_results(batch.id, rest)
-                    rest = []
-        await self.store.add_results(batch.id, rest)
-
-    @contextlib.asynccontextmanager
-    async def _unfinished(
-        self, batch: Batch, endpoint: Endpoint[Any]
-    ) -> AsyncGenerator[AsyncGenerator[Line, None], None]:
-        """The lines without results."""
         done = await self.store.lines_done(batch.id)
-
-        async def lines() -> AsyncGenerator[Line, None]:
-            try:
-                async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
-                    async for chunk in chunks:
-                        for line in chunk:
-                            if line.number not in done:
-                                yield line
-            except FileNotFoundError:  # somebody has been at the folder: the batch ends with what it has
-                logger.error(
-                    "Batch %s: the contents of its input file are missing; its remaining lines get no results", batch.id
-                )
-
-        async with contextlib.aclosing(lines()) as found:
-            yield found
+        try:
+            async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
+                async for chunk in chunks:
+                    rest = [left(line, fault) for line in chunk if line.number not in done]
+                    if rest:
+                        await self.store.add_results(batch.id, rest)
+        except FileNotFoundError:  # somebody has been at the folder: the batch ends with what it has
+            self._check_gone(batch)
 
     async def _end(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
         """Writes the files. Broken off before its last step, it is done again; then the first files are leftovers."""
         if batch.status == "cancelling" and batch.in_progress_at is not None:
             await self._skip_rest(batch, endpoint, _CANCELLED)
         has_results = batch.in_progress_at is not None
-        made: list[NewFile] = []
-        with discarded_on_failure(made):
+        made: list[Contents] = []
+        async with self.files.dropped_on_failure(made):
             output = await self._write(batch, succeeded=True, made=made) if has_results else None
             errors = await self._write(batch, succeeded=False, made=made) if has_results else None
-        with discarded_on_failure(made, but_not_on_cancel=True):
+        async with self.files.dropped_on_failure(made, but_not_on_cancel=True):
             batch, contents = await self.store.end(batch.id, output, errors)
         await self.files.drop(contents)
         return batch
 
-    async def _write(self, batch: Batch, *, succeeded: bool, made: list[NewFile]) -> StoredFile | None:
+    async def _write(self, batch: Batch, *, succeeded: bool, made: list[Contents]) -> StoredFile | None:
         """A file of the results of one kind; None: there are none."""
-        last, new = 0, None
-        while page := await self.store.records(batch.id, succeeded=succeeded, after=last, limit=_PAGE):
-            if new is None:
-                new = await asyncio.to_thread(self.files.new, RESULT_PREFIX)
-                made.append(new)
-            await asyncio.to_thread(new.write, b"".join(record + b"\n" for _, record in page))
-            last = page[-1][0]
-        if new is None:
+        if not await self.store.records(batch.id, succeeded=succeeded, after=0, limit=1):
             return None
-        await asyncio.to_thread(new.seal)
+        contents = await self.files.put(RESULT_PREFIX, self._records(batch, succeeded=succeeded))
+        made.append(contents)
         name = f"{batch.id}_{'output' if succeeded else 'error'}.jsonl"
         return self.files.describe(
-            new,
+            contents,
             purpose=RESULT_PURPOSE,
             filename=name,
             expires_after=batch.output_expires_after,
             owner=batch.owner,
         )
+
+    async def _records(self, batch: Batch, *, succeeded: bool) -> AsyncGenerator[bytes, None]:
+        """The results of one kind, some lines at a time."""
+        last = 0
+        while page := await self.store.records(batch.id, succeeded=succeeded, after=last, limit=_PAGE):
+            yield b"".join(record + b"\n" for _, record in page)
+            last = page[-1][0]
 
 
 def log_status(batch: Batch) -> None:

@@ -3,16 +3,20 @@
 import asyncio
 import itertools
 import logging
+import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from palladio.http.batches.batch_run import BatchLimits, BatchRun
+from palladio.http.batches.batch import Status
+from palladio.http.batches.batch_claims import BatchClaims
+from palladio.http.batches.batch_run import POLL, BatchLimits, BatchRun
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
 from palladio.http.generation.context import Context
 from palladio.http.storage.disk_errors import is_of_disk
+from palladio.http.storage.news import News
 from palladio.http.wire.errors import HttpError
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
@@ -31,40 +35,50 @@ class BatchWorker:
     """
 
     def __init__(
-        self, context: Context, files: FileStore, store: BatchStore, now: Callable[[], float] = time.time
+        self, context: Context, files: FileStore, store: BatchStore, now: Callable[[], float] | None = None
     ) -> None:
         self._context = context
         self._files = files
         self._store = store
-        self._now = now
+        self._database = context.storage.database
+        self._claims = BatchClaims(self._database)
+        self._now = now or self._database.now
+        self._news = News(self._database)
         self._turns = BatchLimits(
-            LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING)
+            LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING), self._news
         )
+        self._cancelling: set[str] = set()  # of those that run: it is known to the run
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # the last one runs, those before it are ending
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
         self._is_started = self._is_stopped = False
 
     async def start(self) -> None:
-        """Takes up the batches that the last server left. A second call does nothing."""
+        """Takes up the batches that the last server left, and goes on to look for those of others. A second call does
+        nothing."""
         async with self._starting:
             if self._is_started:
                 return
-            await self._files.remove_leftovers()
+            if self._files.sweep_interval is None:
+                await self._files.remove_leftovers()
             live = await self._store.live()
             self._is_started = True
             if live:
                 logger.info("Resuming %d unfinished batches", len(live))
-            for batch_id in live:
-                self.run(batch_id)
+            self._take_up(live)
             if not self._is_stopped:
-                self._keeper = asyncio.create_task(self._keep())
+                self._keepers.append(asyncio.create_task(self._keep()))
+                if self._database.is_shared:
+                    self._news.listen()
+                    self._keepers.append(asyncio.create_task(self._watch()))
 
-    def run(self, batch_id: str) -> None:
+    def run(self, batch_id: str, *, is_cancelling: bool = False) -> None:
         """Runs a batch from the state that the store has, and drops what is under way for it. After `stop`, the next
         server does it."""
         if self._is_stopped:
             return
+        if is_cancelling:
+            self._cancelling.add(batch_id)
         tasks = self._tasks.setdefault(batch_id, [])
         if tasks:
             tasks[-1].cancel()
@@ -77,16 +91,46 @@ class BatchWorker:
     async def stop(self) -> None:
         """Drops what is under way; lines that are with the engine are aborted, and run again later."""
         self._is_stopped = True
-        tasks = [*itertools.chain.from_iterable(self._tasks.values()), *([self._keeper] if self._keeper else [])]
+        await self._let_go(self._keepers)
+
+    async def _let_go(self, keepers: Sequence[asyncio.Task[None]] = ()) -> None:
+        """Drops what is under way, and leaves it to other servers."""
+        tasks = [*itertools.chain.from_iterable(self._tasks.values()), *keepers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._database.is_shared:
+            return
+        try:
+            await self._claims.release()
+        except (OSError, sqlite3.Error, HttpError) as error:  # they are free when the lease ends
+            logger.error("Claimed lines could not be released: %s", error)
+
+    def _take_up(self, live: Mapping[str, Status]) -> None:
+        for batch_id, status in live.items():
+            is_cancelling = status == "cancelling"
+            if batch_id not in self._tasks or (is_cancelling and batch_id not in self._cancelling):
+                self.run(batch_id, is_cancelling=is_cancelling)
+
+    async def _watch(self) -> None:
+        """Runs what other servers were given, too; with an engine that is dead, nothing."""
+        while True:
+            await self._news.wait(POLL)
+            try:
+                if self._context.engine.state != "dead":
+                    self._take_up(await self._store.live())
+                elif self._tasks:
+                    await self._let_go()
+            except (OSError, sqlite3.Error, HttpError) as error:
+                trace = None if is_of_disk(error) else error
+                logger.error("Cannot look for batches: %s", error, exc_info=trace)
 
     def _forget(self, batch_id: str, task: asyncio.Task[None]) -> None:
         tasks = self._tasks[batch_id]
         tasks.remove(task)
         if not tasks:
             del self._tasks[batch_id]
+            self._cancelling.discard(batch_id)
             self._context.observer.metrics.note_batches(len(self._tasks))
 
     async def _drive(self, batch_id: str, before: Sequence[asyncio.Task[None]]) -> None:
@@ -94,7 +138,7 @@ class BatchWorker:
             await asyncio.wait(before)
         task = asyncio.current_task()
         assert task is not None
-        run = BatchRun(self._context, self._files, self._store, self._turns, self._now, batch_id)
+        run = BatchRun(self._context, self._files, self._store, self._claims, self._turns, self._now, batch_id)
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -113,12 +157,16 @@ class BatchWorker:
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _keep(self) -> None:
+        interval, last_sweep = self._files.sweep_interval, -math.inf
         while True:
             try:
                 await self._files.expire()
+                if interval is not None and time.monotonic() - last_sweep >= interval:
+                    last_sweep = time.monotonic()
+                    await self._files.remove_leftovers()
             except (OSError, sqlite3.Error, HttpError) as error:
                 trace = None if is_of_disk(error) else error
-                logger.error("Cannot remove expired files: %s", error, exc_info=trace)
+                logger.error("Cannot remove expired files, or contents without a file: %s", error, exc_info=trace)
             await asyncio.sleep(_EXPIRE_INTERVAL)
 
 

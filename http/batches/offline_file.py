@@ -1,10 +1,12 @@
 """A file of requests as a batch, without HTTP: taken from the disk, and its results put beside it."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import orjson
@@ -13,7 +15,7 @@ from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.batches.routes_batches import BatchRequest, new_batch
-from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
+from palladio.http.files.file_store import INPUT_PREFIX, FileStore
 from palladio.http.security.callers import SERVER
 from palladio.runtime.folders.private_folder import sync_folder
 from palladio.runtime.interface.errors import ConfigError
@@ -88,16 +90,18 @@ class OfflineFile:
             self._check(begun[0])
             return begun[0]
         requests = self._requests
-        new = await asyncio.to_thread(self._copy_in)
+        contents = await self._files.put(INPUT_PREFIX, _pieces(requests.path))
         file = self._files.describe(
-            new, purpose="batch", filename=requests.path.name, expires_after=None, owner=SERVER.owner
+            contents, purpose="batch", filename=requests.path.name, expires_after=None, owner=SERVER.owner
         )
         await self._files.add(file)
         metadata = {_DIGEST: requests.digest, _MODEL: self._model[:512]}
         endpoint = find_endpoint(requests.url)
         assert endpoint is not None, "Requests.read has looked"
-        asked = BatchRequest(input_file_id=new.id, endpoint=endpoint.path, completion_window=WINDOW, metadata=metadata)
-        batch = new_batch(asked, SERVER)
+        asked = BatchRequest(
+            input_file_id=contents.id, endpoint=endpoint.path, completion_window=WINDOW, metadata=metadata
+        )
+        batch = new_batch(asked, SERVER, self._store.now())
         await self._store.create(batch, SERVER)
         return batch
 
@@ -114,7 +118,7 @@ class OfflineFile:
         assert batch.status not in LIVE
         for file_id, path in ((batch.output_file_id, output), (batch.error_file_id, errors)):
             if file_id is not None or path == output:
-                await asyncio.to_thread(self._copy_out, file_id, path)
+                await self._copy_out(file_id, path)
 
     def _check(self, batch: Batch) -> None:
         told = orjson.loads(batch.metadata or "{}")
@@ -129,26 +133,20 @@ class OfflineFile:
                 "begin again"
             )
 
-    def _copy_in(self) -> NewFile:
-        new = self._files.new(INPUT_PREFIX)
-        try:
-            with self._requests.path.open("rb") as source:
-                while piece := source.read(_COPY):
-                    new.write(piece)
-            new.seal()
-        except BaseException:
-            new.discard()
-            raise
-        return new
-
-    def _copy_out(self, file_id: str | None, path: Path) -> None:
+    async def _copy_out(self, file_id: str | None, path: Path) -> None:
         part = path.with_name(f"{path.name}.part")
-        with part.open("wb") as target:
+        with await asyncio.to_thread(part.open, "wb") as target:
             if file_id is not None:
-                with self._files.path(file_id).open("rb") as source:
-                    while piece := source.read(_COPY):
-                        target.write(piece)
+                async with contextlib.aclosing(self._files.read(file_id)) as pieces:
+                    async for piece in pieces:
+                        await asyncio.to_thread(target.write, piece)
             target.flush()
             os.fsync(target.fileno())
         part.replace(path)
         sync_folder(path.parent)
+
+
+async def _pieces(path: Path) -> AsyncGenerator[bytes, None]:
+    with await asyncio.to_thread(path.open, "rb") as source:
+        while piece := await asyncio.to_thread(source.read, _COPY):
+            yield piece

@@ -18,12 +18,18 @@ class ResultBuffer:
         self._store = store
         self._batch_id = batch_id
         self._results: list[LineResult] = []
+        self._finished: set[int] = set()
         self._added = asyncio.Event()
         self._kept = asyncio.Event()
         self._flushing = asyncio.Lock()
 
     def add(self, result: LineResult) -> None:
         self._results.append(result)
+        self._added.set()
+
+    def finish(self, first_line: int) -> None:
+        """The results of all lines of this range have been added."""
+        self._finished.add(first_line)
         self._added.set()
 
     async def room(self) -> None:
@@ -58,6 +64,7 @@ class ResultBuffer:
         """What was added before is kept when this returns, whoever has begun to write it."""
         async with self._flushing:
             results, self._results = self._results, []
-            if results:
-                await self._store.add_results(self._batch_id, results)
+            finished, self._finished = self._finished, set()
+            if results or finished:
+                await self._store.add_results(self._batch_id, results, finished)
             self._kept.set()

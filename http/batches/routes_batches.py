@@ -1,7 +1,6 @@
 """/v1/batches: OpenAI's batches."""
 
 import re
-import time
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -49,7 +48,7 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
     async def create_batch(
         caller: CallerOf, body: Annotated[BatchRequest, Depends(JsonBody(BatchRequest))]
     ) -> dict[str, Any]:
-        batch = new_batch(body, caller)
+        batch = new_batch(body, caller, store.now())
         with disk_errors():
             await store.create(batch, caller)
             await worker.start()
@@ -77,14 +76,17 @@ def batches_router(store: BatchStore, worker: BatchWorker) -> APIRouter:
             await worker.start()
         if before.status != batch.status:
             log_status(batch)
-            worker.run(batch_id)
+            worker.run(batch_id, is_cancelling=True)
         return batch.as_dict()
 
     return router
 
 
-def new_batch(body: BatchRequest, caller: Caller) -> Batch:
+def new_batch(body: BatchRequest, caller: Caller, now: float) -> Batch:
     """
+    Args:
+        now: seconds since the epoch.
+
     Raises:
         InvalidRequestError: a field is wrong; `param` names it.
     """
@@ -96,15 +98,14 @@ def new_batch(body: BatchRequest, caller: Caller) -> Batch:
     expires_after = None
     if body.output_expires_after is not None:
         expires_after = check_expiry(body.output_expires_after.seconds, "output_expires_after.seconds")
-    now = int(time.time())
     return Batch(
         id=new_id(PREFIX),
         endpoint=endpoint.path,
         input_file_id=body.input_file_id,
         completion_window=body.completion_window,
         status="validating",
-        created_at=now,
-        expires_at=now + window,
+        created_at=int(now),
+        expires_at=int(now) + window,
         metadata=_metadata(body.metadata),
         output_expires_after=expires_after,
         owner=caller.owner,

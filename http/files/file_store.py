@@ -1,32 +1,27 @@
-"""FileStore: uploaded files and files of results. Contents lie in a folder under their ids, the rest in the database.
+"""FileStore: uploaded files and files of results. Contents lie in a BlobStore under their ids, the rest in a
+database.
 
-A file is in the database only when its contents are on the disk for good, and its contents go only after it is out of
-the database. What a crash leaves between the two is in the folder alone, and is removed at the next start.
+A file is in the database only when its contents are stored for good, and its contents go only after it is out of the
+database. What a crash leaves between the two is in the BlobStore alone, and is removed by `remove_leftovers`.
 """
 
 import asyncio
 import contextlib
 import dataclasses
-import os
-import re
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from palladio.http.security.callers import Caller
-from palladio.http.storage.database import Database
+from palladio.http.storage.blob_store import BlobStore
+from palladio.http.storage.database import Connection, Database, Row
 from palladio.http.storage.object_lists import new_id, position_of
-from palladio.http.storage.store import Store, find_row, insert_row, transaction
+from palladio.http.storage.store import Store, find_row, identity_of, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
-from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within, sync_folder
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")  # of uploads
 RESULT_PURPOSE = "batch_output"
-_OURS = re.compile(rf"(?:{INPUT_PREFIX}|{RESULT_PREFIX})[0-9a-f-]{{36}}(?:\.part)?")
-_BUFFER = 1 << 20
+_LOOKED_UP = 1000  # names of contents, in a transaction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,95 +54,82 @@ class StoredFile:
         }
 
 
-class NewFile:
-    """Contents on their way to the disk, under a temporary name. Every method may wait for the disk.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contents:
+    """Those of a file that the database does not have yet. Attributes: id: of the file. size: in bytes."""
 
-    Attributes:
-        size: bytes so far.
-    """
-
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self.id = new_id(prefix)
-        self.size = 0
-        self._path = folder / self.id
-        self._temporary = folder / f"{self.id}.part"
-        try:
-            self._file = _open_new(self._temporary)
-        except FileNotFoundError:  # somebody has deleted the folder
-            make_folder_within(folder)
-            sync_folder(folder.parent)
-            self._file = _open_new(self._temporary)
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.size += len(data)
-
-    def seal(self) -> None:
-        """Gives it its name; from here on the contents outlive a crash of the machine.
-
-        Raises:
-            OSError: such as a full disk, or the file was deleted while it was written.
-        """
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._temporary.rename(self._path)
-        sync_folder(self._path.parent)
-
-    def discard(self) -> None:
-        """Nothing is left of it."""
-        for path in (self._temporary, self._path):
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the rest of its buffer may have no room on the disk
-            self._file.close()
-
-
-def _open_new(path: Path) -> BinaryIO:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    return open(descriptor, "wb", buffering=_BUFFER)
-
-
-@contextlib.contextmanager
-def discarded_on_failure(files: Sequence[NewFile], *, but_not_on_cancel: bool = False) -> Iterator[None]:
-    """Discards them if what is done within fails.
-
-    Args:
-        files: those that are there when it fails.
-        but_not_on_cancel: for the transaction that makes them known. It goes on without its caller, and would name
-            files that are gone; if it fails in the end, they are leftovers, which the next start removes.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not (but_not_on_cancel and isinstance(error, asyncio.CancelledError)):
-            for new in files:
-                new.discard()
-        raise
+    id: str
+    size: int
 
 
 class FileStore(Store):
     """
     Args:
-        folder: of the contents.
-        now: seconds since the epoch.
+        blobs: for the contents.
+        now: seconds since the epoch; default: the database's.
     """
 
-    def __init__(self, database: Database, folder: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, blobs: BlobStore, now: Callable[[], float] | None = None) -> None:
         super().__init__(database)
-        self._folder = folder
-        self._now = now
-        self._leftovers = tuple(path.name for path in self._folder.iterdir() if _OURS.fullmatch(path.name))
+        self._blobs = blobs
+        self._now = now or database.now
 
-    def new(self, prefix: str) -> NewFile:
-        """Waits for the disk, as all that is done with it."""
-        return NewFile(self._folder, prefix)
+    @property
+    def sweep_interval(self) -> float | None:
+        """Seconds between calls of `remove_leftovers`; None: one at start."""
+        return self._blobs.sweep_interval
 
-    def path(self, file_id: str) -> Path:
-        """Of the contents. Args: file_id: out of the database."""
-        return self._folder / file_id
+    async def check(self) -> None:
+        """
+        Raises:
+            ConfigError: contents cannot be stored, or are of another database; the message names the flag and the fix.
+        """
+        await self._blobs.check(await self._identity())
+
+    async def put(self, prefix: str, pieces: AsyncIterable[bytes]) -> Contents:
+        """Stores contents as they come, all of them or nothing.
+
+        Args:
+            prefix: of the new file's id.
+
+        Raises:
+            OSError: such as a full disk. HttpError: --blob-store cannot be used. What `pieces` raises.
+        """
+        file_id = new_id(prefix)
+        return Contents(file_id, await self._blobs.put(file_id, pieces))
+
+    def read(self, file_id: str) -> AsyncGenerator[bytes, None]:
+        """The contents, in pieces. Whoever begins reading closes it.
+
+        Args:
+            file_id: out of the database.
+
+        Raises:
+            FileNotFoundError: they are gone, when the first piece is asked for.
+            OSError, HttpError: as `put`.
+        """
+        return self._blobs.read(file_id)
+
+    @contextlib.asynccontextmanager
+    async def dropped_on_failure(
+        self, made: Sequence[Contents], *, but_not_on_cancel: bool = False
+    ) -> AsyncGenerator[None, None]:
+        """Drops contents if what is done within fails.
+
+        Args:
+            made: those that are there when it fails.
+            but_not_on_cancel: for the transaction that makes them known. It goes on without its caller, and would
+                name files that are gone; if it fails in the end, they are leftovers.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if made and not (but_not_on_cancel and isinstance(error, asyncio.CancelledError)):
+                await asyncio.shield(self.drop([one.id for one in made]))
+            raise
 
     def describe(
-        self, new: NewFile, *, purpose: str, filename: str, expires_after: int | None, owner: str
+        self, new: Contents, *, purpose: str, filename: str, expires_after: int | None, owner: str
     ) -> StoredFile:
         """Args: expires_after: seconds from now."""
         now = int(self._now())
@@ -155,12 +137,12 @@ class FileStore(Store):
         return StoredFile(new.id, purpose, filename, new.size, now, expires_at, owner)
 
     @transaction
-    def add(self, connection: sqlite3.Connection, file: StoredFile) -> None:
-        """Its contents are on the disk."""
+    def add(self, connection: Connection, file: StoredFile) -> None:
+        """Its contents are stored."""
         insert_file(connection, file)
 
     @transaction
-    def get(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> StoredFile:
+    def get(self, connection: Connection, file_id: str, caller: Caller) -> StoredFile:
         """
         Raises:
             HttpError: there is none that the caller may see, or it has expired.
@@ -170,7 +152,7 @@ class FileStore(Store):
     @transaction
     def page(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         caller: Caller,
         *,
         purpose: str | None,
@@ -183,9 +165,9 @@ class FileStore(Store):
         beyond = "> coalesce(?, '')" if order == "asc" else "< coalesce(?, '~')"  # an index finds where that begins
         query = (
             f"SELECT * FROM files WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) "
-            f"AND (? IS NULL OR purpose = ?) AND position {beyond} ORDER BY position {order} LIMIT ?"
+            f"AND purpose = coalesce(?, purpose) AND position {beyond} ORDER BY position {order} LIMIT ?"
         )
-        values = (*owners, self._now(), purpose, purpose, after, limit)
+        values = (*owners, self._now(), purpose, after, limit)
         return [_file(row) for row in connection.execute(query, values)]
 
     async def delete(self, file_id: str, caller: Caller) -> None:
@@ -200,44 +182,59 @@ class FileStore(Store):
         await self.drop(await self._forget_expired())
 
     async def remove_leftovers(self) -> None:
-        """Of the contents that were there when this began: those that belong to no file any more, or never did."""
-        await self.drop(await self._unknown(self._leftovers))
-        self._leftovers = ()
+        """Contents that belong to no file any more, or never did, and are old enough for that to stay so."""
+        before, found = self._blobs.settled_before, list[str]()
+        async with contextlib.aclosing(self._blobs.scan()) as blobs:
+            async for blob in blobs:
+                if blob.modified <= before:
+                    found.append(blob.name)
+                if len(found) == _LOOKED_UP:
+                    await self.drop(await self._unknown(found))
+                    found = []
+        await self.drop(await self._unknown(found))
 
-    async def drop(self, file_ids: Iterable[str]) -> None:
+    async def drop(self, file_ids: Sequence[str]) -> None:
         """Removes contents."""
-        paths = [self._folder / file_id for file_id in file_ids]
-        if paths:
-            await asyncio.to_thread(_unlink, paths)
+        if file_ids:
+            await self._blobs.delete(file_ids)
 
     @transaction
-    def _forget(self, connection: sqlite3.Connection, file_id: str, caller: Caller) -> list[str]:
-        find_file(connection, file_id, caller, self._now())
+    def _identity(self, connection: Connection) -> str:
+        return identity_of(connection)
+
+    @transaction
+    def _forget(self, connection: Connection, file_id: str, caller: Caller) -> list[str]:
+        find_file(connection, file_id, caller, self._now(), for_update=True)
         connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
         return _unheld(connection, [file_id])
 
     @transaction
-    def _forget_expired(self, connection: sqlite3.Connection) -> list[str]:
+    def _forget_expired(self, connection: Connection) -> list[str]:
         rows = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._now(),)).fetchall()
         return _unheld(connection, [row["id"] for row in rows])
 
     @transaction
-    def _unknown(self, connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str]:
-        known = {row["id"] for row in connection.execute("SELECT id FROM files")}
+    def _unknown(self, connection: Connection, file_ids: Sequence[str]) -> list[str]:
+        """Of names of contents, those that belong to no file, and that nothing holds."""
+        if not file_ids:
+            return []
+        marks = ", ".join("?" * len(file_ids))
+        rows = connection.execute(f"SELECT id FROM files WHERE id IN ({marks})", tuple(file_ids)).fetchall()
+        known = {row["id"] for row in rows}
         return _unheld(connection, [file_id for file_id in file_ids if file_id not in known])
 
 
-def _unlink(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def find_file(connection: sqlite3.Connection, file_id: str, caller: Caller, now: float) -> StoredFile:
+def find_file(
+    connection: Connection, file_id: str, caller: Caller, now: float, *, for_update: bool = False
+) -> StoredFile:
     """
+    Args:
+        for_update: nobody else deletes it meanwhile.
+
     Raises:
         HttpError: there is none that the caller may see, or it has expired.
     """
-    row = find_row(connection, "files", file_id, caller.condition())
+    row = find_row(connection, "files", file_id, caller.condition(), for_update=for_update)
     if row is None or (row["expires_at"] is not None and row["expires_at"] <= now):
         raise HttpError(file_not_found(file_id))
     return _file(row)
@@ -248,30 +245,32 @@ def file_not_found(file_id: str) -> ErrorBody:
 
 
 def contents_gone(file_id: str) -> ErrorBody:
-    message = f"the contents of file {file_id[:256]!r} are gone from --file-storage-path: upload it again"
+    message = f"the contents of file {file_id[:256]!r} are gone from the server's storage: upload it again"
     return ErrorBody(404, message, "file_id", code="file_contents_gone")
 
 
-def insert_file(connection: sqlite3.Connection, file: StoredFile) -> None:
+def insert_file(connection: Connection, file: StoredFile) -> None:
     insert_row(connection, "files", dataclasses.asdict(file) | {"position": position_of(file.id)})
 
 
-def hold_file(connection: sqlite3.Connection, file_id: str, holder: str) -> None:
+def hold_file(connection: Connection, file_id: str, holder: str) -> None:
     """Keeps the contents until `release_file`, even if the file is deleted."""
     connection.execute("INSERT INTO file_holds VALUES (?, ?)", (file_id, holder))
 
 
-def release_file(connection: sqlite3.Connection, file_id: str, holder: str) -> list[str]:
+def release_file(connection: Connection, file_id: str, holder: str) -> list[str]:
     """Returns the ids whose contents are to be dropped after the transaction."""
+    # All of its holders wait for each other here, so that the last one sees that it is.
+    connection.execute(f"SELECT 1 FROM file_holds WHERE file_id = ? {connection.for_update}", (file_id,)).fetchall()
     connection.execute("DELETE FROM file_holds WHERE file_id = ? AND holder = ?", (file_id, holder))
     is_known = connection.execute("SELECT 1 FROM files WHERE id = ?", (file_id,)).fetchone() is not None
     return [] if is_known else _unheld(connection, [file_id])
 
 
-def _unheld(connection: sqlite3.Connection, file_ids: Iterable[str]) -> list[str]:
+def _unheld(connection: Connection, file_ids: Iterable[str]) -> list[str]:
     held = {row["file_id"] for row in connection.execute("SELECT file_id FROM file_holds")}
     return [file_id for file_id in file_ids if file_id not in held]
 
 
-def _file(row: sqlite3.Row) -> StoredFile:
+def _file(row: Row) -> StoredFile:
     return StoredFile(*(row[field.name] for field in dataclasses.fields(StoredFile)))

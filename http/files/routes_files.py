@@ -1,10 +1,10 @@
 """/v1/files: OpenAI's files."""
 
-import asyncio
+import contextlib
 import logging
 import urllib.parse
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
@@ -15,7 +15,6 @@ from palladio.http.files.file_store import (
     RESULT_PREFIX,
     FileStore,
     contents_gone,
-    discarded_on_failure,
 )
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.generation.context import Context
@@ -27,8 +26,6 @@ from palladio.http.wire.errors import HttpError
 logger = logging.getLogger(__name__)
 
 MAX_LISTED = 10_000
-
-_CHUNK = 256 * 1024  # bytes that are read and sent at a time
 
 _FORM = {
     "type": "object",
@@ -70,12 +67,13 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
     @router.get("/v1/files/{file_id}/content", response_model=None)
     async def get_content(file_id: str, caller: CallerOf) -> Response:
         file = await store.get(file_id, caller)
+        pieces = store.read(file.id)
         try:
             with disk_errors(missing=False):
-                contents = await asyncio.to_thread(store.path(file.id).open, "rb")
+                first = await anext(pieces, b"")
         except FileNotFoundError:
             await store.get(file_id, caller)  # raises HttpError if it was deleted a moment ago
-            logger.error("The contents of file %s are missing from --file-storage-path", file.id)
+            logger.error("The contents of file %s are missing", file.id)
             raise HttpError(contents_gone(file_id)) from None
         quoted = urllib.parse.quote(file.filename, safe="")
         headers = {
@@ -83,7 +81,7 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
             "Content-Disposition": f"attachment; filename*=utf-8''{quoted}",
             "X-Content-Type-Options": "nosniff",
         }
-        return StreamingResponse(_chunks(contents), media_type="application/octet-stream", headers=headers)
+        return StreamingResponse(_chunks(first, pieces), media_type="application/octet-stream", headers=headers)
 
     @router.delete("/v1/files/{file_id}")
     async def delete_file(file_id: str, caller: CallerOf) -> dict[str, Any]:
@@ -96,21 +94,20 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
 
 async def _upload(request: Request, caller: Caller, store: FileStore, max_bytes: int) -> dict[str, Any]:
     upload = await read_upload(request, store, max_bytes)
-    with discarded_on_failure([upload.new]):
-        await asyncio.to_thread(upload.new.seal)
-        file = store.describe(
-            upload.new,
-            purpose=upload.purpose,
-            filename=upload.filename,
-            expires_after=upload.expires_after,
-            owner=caller.owner,
-        )
-    with discarded_on_failure([upload.new], but_not_on_cancel=True):
+    file = store.describe(
+        upload.contents,
+        purpose=upload.purpose,
+        filename=upload.filename,
+        expires_after=upload.expires_after,
+        owner=caller.owner,
+    )
+    async with store.dropped_on_failure([upload.contents], but_not_on_cancel=True):
         await store.add(file)
     return file.as_dict()
 
 
-async def _chunks(contents: BinaryIO) -> AsyncGenerator[bytes, None]:
-    with contents:
-        while chunk := await asyncio.to_thread(contents.read, _CHUNK):
-            yield chunk
+async def _chunks(first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(pieces):
+        yield first
+        async for piece in pieces:
+            yield piece

@@ -1,14 +1,15 @@
-"""Reading an upload: a multipart form whose file goes to the disk as it arrives."""
+"""Reading an upload: a multipart form whose file is stored as it arrives."""
 
 import asyncio
 import dataclasses
 import re
+from collections.abc import AsyncGenerator
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, FileStore, NewFile
+from palladio.http.files.file_store import INPUT_PREFIX, PURPOSES, RESULT_PURPOSE, Contents, FileStore
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
 
@@ -19,47 +20,52 @@ MAX_PART_HEADERS, MAX_PART_HEADER = 8, 4096  # of a part of a form: how many, an
 
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MAX_FIELD_BYTES = 1024
-_FEED = 1 << 20  # bytes that are parsed and written at a time, beside the event loop
+_FEED = 1 << 20  # bytes that are parsed and stored at a time, beside the event loop
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upload:
     """Attributes:
+    contents: stored, and of no file yet.
     expires_after: seconds; None: it stays.
     """
 
-    new: NewFile
+    contents: Contents
     filename: str
     purpose: str
     expires_after: int | None
 
 
 async def read_upload(request: Request, store: FileStore, max_bytes: int) -> Upload:
-    """The caller seals or discards the file.
+    """Nothing is stored of a form that is wrong anywhere.
 
     Raises:
-        HttpError: it is no form, or the file is over `max_bytes`.
+        HttpError: it is no form, or the file is over `max_bytes`, or the file cannot be stored.
         InvalidRequestError: the form is malformed, or a field of it is wrong.
         RequestAbortedError: the client went away.
         OSError: such as a full disk.
     """
-    form = _Form(_boundary(request), store, max_bytes)
+    form = _Form(_boundary(request), max_bytes)
+    contents = await store.put(INPUT_PREFIX, _contents(request, form))
+    return Upload(contents, form.filename, form.purpose(), form.expires_after())
+
+
+async def _contents(request: Request, form: "_Form") -> AsyncGenerator[bytes, None]:
+    """The file of a form, as it arrives. It ends with the form, which is right then."""
     buffer = bytearray()
     try:
         async for chunk in request.stream():
             buffer += chunk
             if len(buffer) >= _FEED:
-                await asyncio.to_thread(form.feed, bytes(buffer))
+                if piece := await asyncio.to_thread(form.feed, bytes(buffer)):
+                    yield piece
                 buffer.clear()
-        await asyncio.to_thread(form.feed, bytes(buffer))
-        return form.finish()
     except ClientDisconnect:
-        form.discard()
         raise RequestAbortedError("the client went away before its file was read") from None
-    except BaseException:
-        form.discard()
-        raise
+    if piece := await asyncio.to_thread(form.feed, bytes(buffer)):
+        yield piece
+    form.check()
 
 
 def _boundary(request: Request) -> bytes:
@@ -75,11 +81,12 @@ def _boundary(request: Request) -> bytes:
 class _Form:
     """The form so far."""
 
-    def __init__(self, boundary: bytes, store: FileStore, max_bytes: int) -> None:
-        self._store = store
+    def __init__(self, boundary: bytes, max_bytes: int) -> None:
+        self.filename = ""
         self._max_bytes = max_bytes
-        self._new: NewFile | None = None
-        self._filename = ""
+        self._size = 0  # of the file, so far
+        self._has_file = False
+        self._pieces: list[bytes] = []  # of the file, that `feed` is to return
         self._fields: dict[str, bytearray] = {}
         self._headers: dict[bytes, bytes] = {}
         self._header = (bytearray(), bytearray())
@@ -103,23 +110,28 @@ class _Form:
         except FormParserError as error:
             raise _malformed(error) from None
 
-    def feed(self, data: bytes) -> None:
-        """Waits for the disk."""
+    def feed(self, data: bytes) -> bytes:
+        """Returns what `data` has of the file."""
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise _malformed(error) from None
+        piece = b"".join(self._pieces)
+        self._pieces.clear()
+        return piece
 
-    def finish(self) -> Upload:
+    def check(self) -> None:
+        """All of it has been fed.
+
+        Raises:
+            InvalidRequestError: something is missing or wrong.
+        """
         if not self._is_complete:
             raise InvalidRequestError("the form ends in the middle: its last boundary is missing", code="invalid_form")
-        if self._new is None:
+        if not self._has_file:
             raise InvalidRequestError("the form has no file: send it as the field file", param="file")
-        return Upload(self._new, self._filename, self._purpose(), self._expires_after())
-
-    def discard(self) -> None:
-        if self._new is not None:
-            self._new.discard()
+        self.purpose()
+        self.expires_after()
 
     def _complete(self) -> None:
         self._is_complete = True
@@ -132,11 +144,11 @@ class _Form:
     def _begin_part(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = options.get(b"name", b"").decode("utf-8", "replace")
-        if name in self._fields or (name == "file" and self._new is not None):
+        if name in self._fields or (name == "file" and self._has_file):
             raise InvalidRequestError(f"{name}: the form has this field twice", param=name)
         if name == "file":
-            self._filename = _plain_name(options.get(b"filename", b""))
-            self._new = self._store.new(INPUT_PREFIX)
+            self.filename = _plain_name(options.get(b"filename", b""))
+            self._has_file = True
         elif name in _FIELDS:
             self._fields[name] = bytearray()
         else:
@@ -146,10 +158,10 @@ class _Form:
 
     def _add(self, data: bytes, start: int, end: int) -> None:
         if self._name == "file":
-            assert self._new is not None
-            if self._new.size + end - start > self._max_bytes:
+            self._size += end - start
+            if self._size > self._max_bytes:
                 raise HttpError(file_too_large(self._max_bytes))
-            self._new.write(data[start:end])
+            self._pieces.append(data[start:end])
             return
         value = self._fields[self._name]
         value += data[start:end]
@@ -160,7 +172,7 @@ class _Form:
         value = self._fields.get(name)
         return None if value is None else value.decode("utf-8", "replace")
 
-    def _purpose(self) -> str:
+    def purpose(self) -> str:
         purpose = self._value("purpose")
         if purpose in PURPOSES:
             return purpose
@@ -169,7 +181,7 @@ class _Form:
             message += f"; {RESULT_PURPOSE} is for the results that the server makes"
         raise InvalidRequestError(message if purpose else f"{message}; the form has none", param="purpose")
 
-    def _expires_after(self) -> int | None:
+    def expires_after(self) -> int | None:
         anchor, seconds = self._value("expires_after[anchor]"), self._value("expires_after[seconds]")
         if anchor is None and seconds is None:
             return None

@@ -130,7 +130,16 @@ def _trace_fields(times: RequestTimes, trace: RequestTrace) -> dict[str, Any]:
         "decode_mean_rows": decode.rows / decode.steps if decode.steps else None,
         "decode_mean_bucket": decode.bucket_rows / decode.steps if decode.steps else None,
         "retractions": [
-            {"after_seconds": lost.time - times.received, "lost_tokens": lost.tokens} for lost in trace.retractions
+            {
+                "after_seconds": lost.time - times.received,
+                "lost_tokens": lost.tokens,
+                "last_snapshot_tokens": lost.snapshot_tokens,
+            }
+            for lost in trace.retractions
+        ],
+        "snapshots": [
+            {"after_seconds": hit.time - times.received, "slot": hit.slot, "cached_tokens": hit.tokens}
+            for hit in trace.snapshots
         ],
     }
 
@@ -158,8 +167,10 @@ def _summarize(story: Story, timings: RequestTimings, queue: QueueState | None, 
         parts.append(_decode(story, timings, trace.decode))
     if story.num_retractions:
         times = "once" if story.num_retractions == 1 else f"{story.num_retractions} times"
-        lost = sum(entry.tokens for entry in trace.retractions) if trace is not None else 0
-        given_up = f", losing {lost} cached tokens" if lost else ""
+        entries = [] if trace is None else trace.retractions
+        lost = sum(entry.tokens for entry in entries)
+        behind = " behind a snapshot" if any(entry.snapshot_tokens for entry in entries) else ""
+        given_up = f", losing {lost} cached tokens{behind}" if lost else ""
         parts.append(f"retracted {times}{given_up}")
     return "; ".join(parts)
 
@@ -199,7 +210,8 @@ def _prefill(story: Story, timings: RequestTimings, trace: RequestTrace) -> str:
     bucket = sum(chunk.bucket_tokens for chunk in trace.chunks)
     padding = 1 - sum(chunk.step_tokens for chunk in trace.chunks) / bucket
     seconds = "" if timings.prefill is None else f" in {timings.prefill:.2f} s"
-    cached = f", {story.cached_tokens} from the cache" if story.cached_tokens else ""
+    snapshot = f" (snapshot {trace.snapshots[0].slot})" if trace.snapshots else ""
+    cached = f", {story.cached_tokens} from the cache{snapshot}" if story.cached_tokens else ""
     chunks = f"{trace.num_chunks} chunk{'s' if trace.num_chunks > 1 else ''}"
     return f"prefill of {tokens} tokens{cached}{seconds} ({chunks}, {padding:.0%} padding)"
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from palladio.http.observability.front_counts import FrontCounts
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import (
@@ -46,6 +47,7 @@ class FrontMetrics:
     """
 
     def __init__(self, config: ObservabilityConfig) -> None:
+        self._config = config
         between = config.bucket_inter_token_latency or BETWEEN_TOKENS
         whole = config.bucket_e2e_request_latency or WHOLE_REQUEST
         self.first_token = Histogram(config.bucket_time_to_first_token or FIRST_TOKEN)
@@ -63,6 +65,29 @@ class FrontMetrics:
         self.warnings: collections.Counter[str] = collections.Counter()
         self.batch_lines: collections.Counter[str] = collections.Counter()
         self.live_batches = 0
+
+    @property
+    def histograms(self) -> list[Histogram]:
+        """All that there are, in an order that is the same in every front process."""
+        timed = (self.first_token, self.inter_token, self.per_token, self.whole_request, self.queue)
+        counted = (self.prompt_tokens, self.generation_tokens)
+        return [*timed, *self.stages.values(), *(one for one in counted if one is not None)]
+
+    def empty(self) -> "FrontMetrics":
+        """Others of the same kind that have counted nothing."""
+        return FrontMetrics(self._config)
+
+    def add(self, counts: FrontCounts) -> None:
+        """What a front process has counted."""
+        for histogram, data in zip(self.histograms, counts.histograms, strict=True):
+            histogram.add(data)
+        self.totals.update(counts.totals)
+        self.http_requests.update(dict(counts.http_requests))
+        self.http_responses.update(dict(counts.http_responses))
+        self.warnings.update(counts.warnings)
+        self.batch_lines.update(counts.batch_lines)
+        self.http_active += counts.http_active
+        self.live_batches += counts.live_batches
 
     def note_batches(self, live: int) -> None:
         """There are so many now."""

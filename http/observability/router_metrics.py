@@ -1,6 +1,8 @@
 """Metrics that routers read under vLLM's names, and how large the KV cache is. Each has one sample, of all
 data-parallel ranks together: schedulers take one sample a server."""
 
+import time
+
 from palladio.http.observability.metric import Metric, Samples, one
 from palladio.runtime.interface.messages import EngineReady, EngineStats
 
@@ -19,6 +21,12 @@ def _pages(size_label: str, count_label: str) -> Metric[EngineReady]:
 def _usage(stats: EngineStats) -> float:
     total = stats.total
     return total.num_used_tokens / total.num_total_tokens if total.num_total_tokens else 0.0
+
+
+def _adapters(_: EngineStats) -> Samples:
+    """There are none. llm-d's scheduler asks for it of servers that it takes for vLLM, and logs an error at each scrape
+    without it. The value is the time, as vLLM has it."""
+    return [({"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}, time.time())]
 
 
 ROUTER_LIMITS: tuple[Metric[EngineReady], ...] = (
@@ -41,4 +49,5 @@ ROUTER_METRICS: tuple[Metric[EngineStats], ...] = (
         "Prompt tokens that were found in the prefix cache",
         one(lambda stats: stats.total.num_hit_tokens),
     ),
+    Metric("gauge", "vllm:lora_requests_info", "LoRA adapters, as labels: none; the value is the time", _adapters),
 )

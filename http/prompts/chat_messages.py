@@ -305,17 +305,33 @@ class TextEncoder:
         """
         if truncation is not None:
             return self._encode_cut(text, truncation, add_special_tokens)
+        self._check_length(len(text))
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def encode_pair(self, first: str, second: str, add_special_tokens: bool, limit: int | None) -> list[int]:
+        """Of two texts, see `Tokenizer.encode_pair`.
+
+        Raises:
+            ContextLengthError, InvalidRequestError: as `encode`.
+        """
+        if limit is not None:  # no more than what holds the tokens that stay, even with the longest token everywhere
+            enough = limit * self._find_longest_token() + CUT_MARGIN
+            first, second = first[:enough], second[:enough]
+        else:
+            self._check_length(len(first) + len(second))
+        return self.tokenizer.encode_pair(first, second, add_special_tokens, limit)
+
+    def _check_length(self, num_characters: int) -> None:
         if not self._bounded:
-            self.check_counted(len(text))
-        elif len(text) > LONG_TEXT:
+            self.check_counted(num_characters)
+        elif num_characters > LONG_TEXT:
             room = LengthLimit.of(self._engine.info)
-            if len(text) > room.limit * self._find_longest_token():
+            if num_characters > room.limit * self._find_longest_token():
                 raise ContextLengthError(
-                    f"The input ({len(text)} characters) is longer than {room.name} ({room.limit} tokens) can hold. "
-                    "Send a shorter prompt.",
+                    f"The input ({num_characters} characters) is longer than {room.name} ({room.limit} tokens) can "
+                    "hold. Send a shorter prompt.",
                     param="prompt",
                 )
-        return self.tokenizer.encode(text, add_special_tokens)
 
     @property
     def max_counted(self) -> int:

@@ -12,7 +12,7 @@ from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.wire.errors import any_error
+from palladio.http.wire.errors import HttpError, any_error
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import OverloadedError
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _UNENDED = ("queued", "in_progress")
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds before one that the disk did not take is stored again
-_PATIENCE = 1.0  # seconds that whoever cancels one waits until it is stored
+_PATIENCE = 1.0  # seconds that whoever cancels or follows one waits until its end is stored
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,6 +67,12 @@ class BackgroundResponses:
     def find(self, response_id: str) -> RunningResponse | None:
         return self._running.get(response_id)
 
+    @property
+    def unended(self) -> list[str]:
+        """The ids of those that still run here."""
+        running = self._running.items()
+        return [name for name, one in running if one.events.response["status"] in _UNENDED]
+
     async def cancel(self, response_id: str) -> Response:
         """Ends one early, whether it runs or is only in the store, and returns it; one that has ended stays as it is.
 
@@ -85,6 +91,12 @@ class BackgroundResponses:
             self._keep(response_id, running.events, running.log, storing)
             await asyncio.wait((storing,), timeout=_PATIENCE)
         return response
+
+    async def shown(self, running: RunningResponse) -> Response:
+        """As it is; one that has just ended is in the store by now, as a rule: others may go on from it."""
+        if running.events.response["status"] not in _UNENDED:
+            await asyncio.wait((running.task,), timeout=_PATIENCE)
+        return running.events.response
 
     async def drop(self, response_id: str) -> None:
         """Ends one that nobody wants to see any more."""
@@ -137,20 +149,28 @@ class BackgroundResponses:
             run = run.renewed()
 
     async def _finish(self, events: ResponseEvents, log: EventLog) -> None:
-        """Stores it, however long the disk does not take it. Whoever follows it does not wait for that."""
-        if events.response["status"] != "failed":
-            log.add(events.close())
-        stored = StoredResponse(events.response, None, log.content)
+        """Stores it, however long the database does not take it. Whoever follows it does not wait longer than a moment
+        for that, and finds it stored, as a rule, once it has heard of its end."""
+        last = b"" if events.response["status"] == "failed" else events.close()
+        storing = asyncio.create_task(self._store_end(StoredResponse(events.response, None, log.content + last)))
+        try:
+            await asyncio.wait((storing,), timeout=_PATIENCE)
+            log.add(last)
+            log.close()
+            await storing
+        finally:
+            log.close()
+            storing.cancel()
+
+    async def _store_end(self, stored: StoredResponse) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
                 await self._store.finish(stored)
                 return
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, sqlite3.Error, HttpError) as error:
                 message = "response %s could not be stored, which is tried again in %.0f s: %s"
                 logger.error(message, stored.id, pause, error)
-            finally:
-                log.close()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
 

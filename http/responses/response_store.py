@@ -1,7 +1,6 @@
 """ResponseStore: the responses of /v1/responses that are kept, with the items that went in and came out."""
 
 import dataclasses
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,8 +8,8 @@ import orjson
 
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.callers import Caller
-from palladio.http.storage.database import Database
-from palladio.http.storage.store import Store, find_row, insert_row, transaction
+from palladio.http.storage.database import Connection, Database, Row
+from palladio.http.storage.store import Condition, Store, find_row, insert_row, live_servers, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 _CHAIN = """
@@ -54,9 +53,7 @@ class ResponseStore(Store):
         self._limit = limit
 
     @transaction
-    def add(
-        self, connection: sqlite3.Connection, stored: StoredResponse, items: Sequence[Item], caller: Caller
-    ) -> None:
+    def add(self, connection: Connection, stored: StoredResponse, items: Sequence[Item], caller: Caller) -> None:
         """Args: items: of its input; caller: what it finds makes room."""
         values = {
             "id": stored.id,
@@ -66,6 +63,7 @@ class ResponseStore(Store):
             "request": None if stored.request is None else orjson.dumps(stored.request),
             "events": stored.events,
             "owner": stored.owner,
+            "server": None if stored.request is None else self._database.server,
         }
         insert_row(connection, "responses", values)
         _insert_items(connection, stored.id, items, is_output=False)
@@ -76,21 +74,22 @@ class ResponseStore(Store):
         connection.execute(statement, (*owners, *owners, self._limit))
 
     @transaction
-    def finish(self, connection: sqlite3.Connection, stored: StoredResponse) -> bool:
+    def finish(self, connection: Connection, stored: StoredResponse) -> bool:
         """What became of one that was added before it ended; False: it has been deleted or finished meanwhile."""
         found = connection.execute(
             """
-            UPDATE responses SET status = ?, response = ?, request = NULL, events = ?
+            UPDATE responses SET status = ?, response = ?, request = NULL, server = NULL, events = ?
             WHERE id = ? AND request IS NOT NULL
             """,
             (stored.response["status"], orjson.dumps(stored.response), stored.events, stored.id),
         )
         if found.rowcount:
+            connection.notify()  # it may run on another server, or somebody may wait for it there
             _insert_items(connection, stored.id, stored.response["output"], is_output=True)
         return found.rowcount > 0
 
     @transaction
-    def get(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> StoredResponse:
+    def get(self, connection: Connection, response_id: str, caller: Caller) -> StoredResponse:
         """
         Raises:
             HttpError: there is none that the caller may see, a 404.
@@ -98,24 +97,25 @@ class ResponseStore(Store):
         return _stored(_row(connection, response_id, caller))
 
     @transaction
-    def delete(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> bool:
+    def delete(self, connection: Connection, response_id: str, caller: Caller) -> bool:
         """Whether it was there, for this caller."""
         condition, owners = caller.condition()
         statement = f"DELETE FROM responses WHERE id = ? AND {condition}"
+        connection.notify()
         return connection.execute(statement, (response_id, *owners)).rowcount > 0
 
     @transaction
-    def input_items(self, connection: sqlite3.Connection, response_id: str, caller: Caller) -> list[Item]:
+    def input_items(self, connection: Connection, response_id: str, caller: Caller) -> list[Item]:
         """Of that response's own request.
 
         Raises:
             HttpError: there is no such response that the caller may see.
         """
         _row(connection, response_id, caller)
-        return _items_of(connection, "response = ? AND NOT is_output ORDER BY position", response_id)
+        return _items_of(connection, "response = ? AND is_output = 0 ORDER BY position", response_id)
 
     @transaction
-    def conversation(self, connection: sqlite3.Connection, response_id: str, param: str, caller: Caller) -> list[Item]:
+    def conversation(self, connection: Connection, response_id: str, param: str, caller: Caller) -> list[Item]:
         """All items up to and including a response's output.
 
         Args:
@@ -141,7 +141,7 @@ class ResponseStore(Store):
         return items
 
     @transaction
-    def items(self, connection: sqlite3.Connection, ids: Iterable[str], caller: Caller) -> dict[str, Item]:
+    def items(self, connection: Connection, ids: Iterable[str], caller: Caller) -> dict[str, Item]:
         """Stored items by id; those that are not there, or not for this caller, are left out."""
         condition, owners = caller.condition("responses.owner")
         ours = f"(SELECT 1 FROM responses WHERE responses.id = response_items.response AND {condition})"
@@ -149,17 +149,39 @@ class ResponseStore(Store):
         return {name: items[0] for name, items in found.items() if items}
 
     @transaction
-    def unfinished(self, connection: sqlite3.Connection) -> list[str]:
+    def unfinished(self, connection: Connection) -> list[str]:
         """Those in the background that a server left before they ended, oldest first."""
-        statement = "SELECT id FROM responses WHERE request IS NOT NULL ORDER BY number"
-        return [row["id"] for row in connection.execute(statement)]
+        is_left, values = self._is_left(connection)
+        statement = f"SELECT id FROM responses WHERE request IS NOT NULL AND {is_left} ORDER BY number"
+        return [row["id"] for row in connection.execute(statement, values)]
 
     @transaction
-    def take_up(self, connection: sqlite3.Connection, response_id: str) -> StoredResponse | None:
-        """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished."""
-        statement = "UPDATE responses SET attempts = attempts + 1 WHERE id = ? AND request IS NOT NULL RETURNING *"
-        rows = connection.execute(statement, (response_id,)).fetchall()
+    def ended(self, connection: Connection, ids: Sequence[str]) -> list[str]:
+        """Of these in the background, those that are deleted or have ended, wherever."""
+        found = set[str]()
+        for name in ids:
+            query = "SELECT 1 FROM responses WHERE id = ? AND request IS NOT NULL"
+            found |= {name} if connection.execute(query, (name,)).fetchone() is None else set()
+        return sorted(found)
+
+    @transaction
+    def take_up(self, connection: Connection, response_id: str) -> StoredResponse | None:
+        """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished, or another
+        server makes it."""
+        is_left, values = self._is_left(connection)
+        statement = (
+            "UPDATE responses SET attempts = attempts + 1, server = ? "
+            f"WHERE id = ? AND request IS NOT NULL AND (server = ? OR {is_left}) RETURNING *"
+        )
+        me = self._database.server
+        rows = connection.execute(statement, (me, response_id, me, *values)).fetchall()
         return _stored(rows[0]) if rows else None
+
+    def _is_left(self, connection: Connection) -> Condition:
+        """Its server has ended. On a database that is not shared, every server but this one has."""
+        return f"(server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)})))", (
+            self._database.server,
+        )
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:
@@ -167,25 +189,25 @@ def not_found(response_id: str, param: str = "response_id") -> HttpError:
     return HttpError(ErrorBody(404, message, param, code="response_not_found"))
 
 
-def _insert_items(connection: sqlite3.Connection, response_id: str, items: Sequence[Item], *, is_output: bool) -> None:
+def _insert_items(connection: Connection, response_id: str, items: Sequence[Item], *, is_output: bool) -> None:
     connection.executemany(
         "INSERT INTO response_items (response, position, is_output, id, item) VALUES (?, ?, ?, ?, ?)",
-        [(response_id, number, is_output, item["id"], orjson.dumps(item)) for number, item in enumerate(items)],
+        [(response_id, number, int(is_output), item["id"], orjson.dumps(item)) for number, item in enumerate(items)],
     )
 
 
-def _items_of(connection: sqlite3.Connection, condition: str, *values: object) -> list[Item]:
+def _items_of(connection: Connection, condition: str, *values: object) -> list[Item]:
     rows = connection.execute(f"SELECT item FROM response_items WHERE {condition}", values)
     return [orjson.loads(row["item"]) for row in rows]
 
 
-def _row(connection: sqlite3.Connection, response_id: str, caller: Caller) -> sqlite3.Row:
+def _row(connection: Connection, response_id: str, caller: Caller) -> Row:
     row = find_row(connection, "responses", response_id, caller.condition())
     if row is None:
         raise not_found(response_id)
     return row
 
 
-def _stored(row: sqlite3.Row) -> StoredResponse:
+def _stored(row: Row) -> StoredResponse:
     request = None if row["request"] is None else orjson.loads(row["request"])
     return StoredResponse(orjson.loads(row["response"]), request, row["events"], row["attempts"], row["owner"])

@@ -57,15 +57,19 @@ def responses_router(
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response:
+        before = background.find(response_id)  # what ends while the store is asked is in neither, after that
         stored = await find(response_id, caller)
-        running = background.find(response_id)
+        running = background.find(response_id) or before
         if not stream:
-            return _json(stored.response if running is None else running.events.response)
+            return _json(stored.response if running is None else await background.shown(running))
         first = 0 if starting_after is None else starting_after + 1
         if running is not None:
             return _events(running.log.follow(first))
         if stored.request is not None:
-            raise OverloadedError(f"{response_id} was interrupted when the server stopped, and waits to run again")
+            raise OverloadedError(
+                f"{response_id} runs on another server, or waits to run again after its server stopped; "
+                "ask again, for its events once it has ended"
+            )
         if stored.events is None:
             message = "only responses with background: true keep their events; leave out stream"
             raise InvalidRequestError(message, param="stream")

@@ -1,9 +1,11 @@
-"""Responses in the background that a server before this one left unfinished: they are made again."""
+"""Responses in the background that a server before this one, or another one that has ended, left unfinished: they are
+made again."""
 
 import asyncio
 import collections
 import logging
 import sqlite3
+from collections.abc import Iterable
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call
@@ -13,12 +15,15 @@ from palladio.http.responses.response_events import unmade_events
 from palladio.http.responses.response_object import response_error
 from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.wire.errors import WARNINGS, ErrorBody, RequestNames, any_error
+from palladio.http.storage.disk_errors import is_of_disk
+from palladio.http.storage.news import News
+from palladio.http.wire.errors import WARNINGS, ErrorBody, HttpError, RequestNames, any_error
 from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
 MAX_ATTEMPTS = 5  # of servers to make one again: it may be what they end of
 
+POLL = 5.0  # seconds between looks at what other servers have done, if no news come
 _POLL = 0.2  # seconds between looks at whether the engine is ready
 _DISK_PAUSE = 5.0  # seconds before the next try if the disk fails
 
@@ -35,23 +40,47 @@ class UnfinishedResponses:
         self._waiting: collections.deque[str] = collections.deque()
         self._wanted: set[str] = set()  # those that do not run yet, and have not been withdrawn
         self._tasks: list[asyncio.Task[None]] = []
+        self._news = News(context.storage.database)
         self._starting = asyncio.Lock()
         self._is_started = self._is_stopped = False
 
     async def start(self) -> None:
-        """Finds what the last server left; it is made again when the engine is ready. A second call does nothing.
-
-        To be awaited before this server stores any: they would be taken for the last one's.
-        """
+        """Finds what the last server left, and goes on to look for what others leave; it is made again when the engine
+        is ready. A second call does nothing."""
         async with self._starting:
             if self._is_started:
                 return
-            self._waiting.extend(await self._store.unfinished())
+            found = await self._store.unfinished()
             self._is_started = True
-            self._wanted.update(self._waiting)
-            if self._waiting and not self._is_stopped:
-                logger.info("Running %d unfinished responses again", len(self._waiting))
-                self._tasks = [asyncio.create_task(self._work()) for _ in range(MAX_AT_ONCE)]
+            if not self._is_stopped:
+                self._take_up(found)
+                if self._context.storage.database.is_shared:
+                    self._news.listen()
+                    self._tasks.append(asyncio.create_task(self._watch()))
+
+    def _take_up(self, found: Iterable[str]) -> None:
+        new = [name for name in found if name not in self._wanted and self._background.find(name) is None]
+        if new:
+            logger.info("Running %d unfinished responses again", len(new))
+            self._wanted.update(new)
+            self._waiting.extend(new)
+            self._tasks = [task for task in self._tasks if not task.done()]
+            workers = range(min(MAX_AT_ONCE, len(new)))
+            self._tasks += [asyncio.create_task(self._work()) for _ in workers]
+
+    async def _watch(self) -> None:
+        """Takes up what servers leave that end, and drops what others have cancelled or deleted. With an engine that is
+        dead, others do it."""
+        while True:
+            await self._news.wait(POLL)
+            try:
+                if self._context.engine.state != "dead":
+                    self._take_up(await self._store.unfinished())
+                for response_id in await self._store.ended(self._background.unended):
+                    await self._background.drop(response_id)
+            except (OSError, sqlite3.Error, HttpError) as error:
+                trace = None if is_of_disk(error) else error
+                logger.error("Cannot look for unfinished responses: %s", error, exc_info=trace)
 
     async def stop(self) -> None:
         """Begins no further ones. Those that run may go on as long as the engine does."""
@@ -74,7 +103,7 @@ class UnfinishedResponses:
                     await self._make_again(response_id)
                 except OverloadedError as error:  # the engine is not ready any more
                     await asyncio.sleep(error.retry_after)
-                except (OSError, sqlite3.Error) as error:
+                except (OSError, sqlite3.Error, HttpError) as error:
                     logger.error("Cannot run response %s again yet: %s", response_id, error)
                     await asyncio.sleep(_DISK_PAUSE)
 
@@ -87,7 +116,7 @@ class UnfinishedResponses:
 
         Raises:
             OverloadedError: the engine takes none.
-            OSError, sqlite3.Error: the disk fails.
+            OSError, sqlite3.Error, HttpError: the database or its disk fails.
         """
         stored = await self._store.take_up(response_id)
         if stored is None:  # it has been deleted, or made way for newer ones
@@ -112,7 +141,7 @@ class UnfinishedResponses:
         """Or why it cannot be made.
 
         Raises:
-            OverloadedError, OSError, sqlite3.Error: not for now.
+            OverloadedError, OSError, sqlite3.Error, HttpError: not for now.
         """
         if stored.attempts > MAX_ATTEMPTS:
             message = f"{stored.attempts} servers stopped before they completed this response"
@@ -122,7 +151,9 @@ class UnfinishedResponses:
         try:
             body = ResponseRequest.parse(stored.request)
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)
-        except (OverloadedError, OSError, sqlite3.Error):
+        except OverloadedError:
             raise
-        except Exception as error:  # noqa: BLE001 (a request's border: its client has an answer)
+        except Exception as error:
+            if is_of_disk(error):
+                raise
             return any_error(error, call.names, f"response {stored.id}")

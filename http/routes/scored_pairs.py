@@ -77,7 +77,7 @@ class PairScorer:
             raise InvalidRequestError(
                 f"a score needs a model with one label, and this one has {len(classes.labels)}: use /v1/classify"
             )
-        prompts = await self._encode(pairs, "judged" if classes.judges else "joined", 0)
+        prompts = await self._encode(pairs, classes.pair_format, 0)
         ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
         logits = read_vectors([end.embedding or b"" for end in ends], None, spec)
         values = classes.values(logits, use_activation=uses_activation(self.body))
@@ -126,6 +126,10 @@ class PairScorer:
     def _encode_one(self, prompt: PairPrompt, truncation: Truncation | None) -> list[int]:
         """A body that is cut loses its end, so that head and tail stay."""
         encoder = self.context.encoder
+        if prompt.query:
+            with_special = self.body.add_special_tokens is not False
+            limit = None if truncation is None else truncation.limit
+            return encoder.encode_pair(prompt.query, prompt.body, with_special, limit)
         head, tail = (encoder.encode(text, False) if text else [] for text in (prompt.head, prompt.tail))
         if truncation is not None:
             room = max(1, truncation.limit - len(head) - len(tail))

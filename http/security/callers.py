@@ -53,7 +53,8 @@ class Caller:
             case "all":
                 return "TRUE", ()
             case "shared":
-                return f"({column} IN (?, '') OR {column} GLOB '{UNNAMED}*')", (self.owner,)
+                begin = f"substr({column}, 1, {len(UNNAMED)})"
+                return f"({column} IN (?, '') OR {begin} = '{UNNAMED}')", (self.owner,)
             case "own":
                 return f"{column} = ?", (self.owner,)
 

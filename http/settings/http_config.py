@@ -2,17 +2,24 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from palladio.http.reasoning.registry import check_name
 from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import ALIASES, SamplingParams
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
 SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
+_BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
+_NO_BUCKET = (  # without what was given, in which somebody may have put a secret
+    "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
+    "and . _ - only; credentials belong into the environment"
+)
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -59,6 +66,18 @@ class HttpConfig:
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. One
             server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio,
             else in ~/.local/share/palladio; with port 0, a temporary directory.
+        database_url: PostgreSQL database for the records of files, batches and stored responses, as
+            postgresql://USER:PASSWORD@HOST/DATABASE, for many servers on many hosts. --file-storage-path must then be a
+            directory that all of them see. Needs the extra `postgres`. The password may be in PGPASSWORD or ~/.pgpass
+            instead. Default: SQLite in --file-storage-path, for one server.
+        database_connections: Connections of this server to --database-url for transactions; it has two more for locks
+            and notifications.
+        database_lease: Seconds after its last sign of life in which no other server of --database-url takes up what a
+            server has begun.
+        blob_store: Bucket for the contents of files in the place of a folder, as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX
+            or az://CONTAINER/PREFIX. Credentials, region and endpoint come from the store's usual environment
+            variables, such as AWS_ACCESS_KEY_ID, AWS_REGION and AWS_ENDPOINT_URL. Needs
+            the extra object-store. Default: contents are in --file-storage-path.
         max_stored_responses: Maximum stored /v1/responses answers per owner of API keys; the oldest are deleted first.
         max_request_bytes: Maximum size of a request body; a larger one gets a 413, a larger batch line an error.
             Default: 8 MiB plus 64 bytes per token of context, at most 32 MiB.
@@ -92,6 +111,8 @@ class HttpConfig:
         root_path: URL prefix that a reverse proxy strips.
         ui: Serve browsers the chat page at / and the dashboard at /dashboard. They need no key themselves and ask the
             user for one.
+        api_server_count: Number of HTTP processes that share the port and the engine. They tokenize, write and send on
+            as many cores; the default is enough for one engine on most machines. See docs/fronts.md.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
         log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.
@@ -119,6 +140,10 @@ class HttpConfig:
     stream_interval: int = 1
     stream_output: bool = False
     file_storage_path: str | None = None
+    database_url: str | None = dataclasses.field(default=None, repr=False)
+    database_connections: int = 4
+    database_lease: float = 60.0
+    blob_store: str | None = None
     max_stored_responses: int = 10_000
     max_request_bytes: int | None = None
     max_request_values: int | None = None
@@ -139,6 +164,7 @@ class HttpConfig:
     enable_ssl_refresh: bool = False
     root_path: str = ""
     ui: bool = True
+    api_server_count: int = 1
     drain_timeout: float = 60.0
     log_level: str = "info"
     log_level_http: str | None = None
@@ -147,24 +173,29 @@ class HttpConfig:
         require(0 <= self.port <= 65535, f"--port must be in 0 … 65535, got {self.port}")
         for flag, limit in (
             ("--stream-interval", self.stream_interval),
+            ("--database-connections", self.database_connections),
             ("--max-stored-responses", self.max_stored_responses),
             ("--max-request-bytes", self.max_request_bytes),
             ("--max-request-values", self.max_request_values),
             ("--max-file-bytes", self.max_file_bytes),
             ("--max-batch-lines", self.max_batch_lines),
             ("--max-connections", self.max_connections),
+            ("--api-server-count", self.api_server_count),
         ):
             require(limit is None or limit >= 1, f"{flag} must be at least 1, got {limit}")
         for flag, seconds in (
             ("--request-read-timeout", self.request_read_timeout),
             ("--response-write-timeout", self.response_write_timeout),
+            ("--database-lease", self.database_lease),
         ):
             require(0 < seconds < float("inf"), f"{flag} must be > 0 and finite, got {seconds}")
         require(self.drain_timeout >= 0, f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
         require(all(self.weight_update_folders), "--weight-update-folders must not be empty")
+        require(self.blob_store is None or _BUCKET.fullmatch(self.blob_store) is not None, _NO_BUCKET)
         self._check_security()
+        self._check_database()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
             is_known = level is None or level.lower() in _LOG_LEVELS
             require(is_known, f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
@@ -199,6 +230,13 @@ class HttpConfig:
         ):
             require(not is_given or self.ssl_certfile is not None, f"{flag} needs --ssl-certfile")
 
+    def _check_database(self) -> None:
+        if self.database_url is None:
+            return
+        url = SecretUrl(self.database_url)
+        is_known = url.scheme in ("postgresql", "postgres")
+        require(is_known, f"--database-url must be postgresql://USER:PASSWORD@HOST/DATABASE, not {url}")
+
     @property
     def api_keys(self) -> tuple[str, ...]:
         return _split_keys(self.api_key)
@@ -209,7 +247,9 @@ class HttpConfig:
 
     def public(self) -> dict[str, Any]:
         """Flag name → value, with secrets as "***"."""
-        return {name: "***" if name in SECRETS and value is not None else value for name, value in vars(self).items()}
+        shown = {name: "***" if name in SECRETS and value is not None else value for name, value in vars(self).items()}
+        url = None if self.database_url is None else str(SecretUrl(self.database_url))
+        return shown | {"database_url": url}
 
     @property
     def template_kwargs(self) -> dict[str, Any]:

@@ -1,118 +1,94 @@
-"""Database: SQLite in a thread of its own, so that the event loop never waits for a disk."""
+"""Database: what stores need of one. Both kinds, SQLite and PostgreSQL, take the same statements."""
 
-import asyncio
-import concurrent.futures
-import contextlib
-import logging
-import os
-import sqlite3
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeVar
-
-from palladio.http.wire.errors import ErrorBody, HttpError
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar, Protocol, TypeVar
 
 T = TypeVar("T")
 
-STORAGE_GONE = ErrorBody(
-    503,
-    "the files of --file-storage-path were deleted or replaced while the server ran: see the server's log",
-    code="storage_gone",
-)
 
-logger = logging.getLogger(__name__)
+class Row(Protocol):
+    """A row of a result, by column."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+    def keys(self) -> Iterable[str]: ...
 
 
-class Database:
-    """What has been committed survives a crash of the machine: write-ahead log, fsync at every commit.
+class Cursor(Protocol):
+    """What a statement has found or changed."""
 
-    Before each transaction it looks whether its files are where it made them: what is written to files that somebody
-    has deleted, or put others in the place of, would be gone with this process.
+    @property
+    def rowcount(self) -> int:
+        """Rows that were changed."""
+        ...
 
-    Raises:
-        sqlite3.Error: the file cannot be opened, is no database, or one of a later version.
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """Of one transaction. Statements have `?` for values.
+
+    Attributes:
+        for_update: the end of a SELECT whose rows this transaction goes on to change: nobody else changes them before.
+        skip_locked: the same, and rows that others are about to change are left out.
+        clock: an expression, seconds since the epoch by the database's clock: the one that all servers share.
     """
 
-    def __init__(self, path: Path, schema: str, changes: Sequence[str] = ()) -> None:
-        """
-        Args:
-            schema: statements that make what is missing, as the first version had it.
-            changes: statements of each version after that, in their order. What a database has of them is counted in
-                its user_version; the others are made.
-        """
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
-        self._connection: sqlite3.Connection = self._thread.submit(_connect, path, schema, changes).result()
-        self._path = path
-        self._files = {file: _identity(file) for file in (path, path.with_name(f"{path.name}-wal"))}
-        self._gone: str | None = None  # what is told, once the files are
+    for_update: ClassVar[str]
+    skip_locked: ClassVar[str]
+    clock: ClassVar[str]
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Does `work` in the thread, in one transaction; what it raises rolls back. In the order of the calls.
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor: ...
 
-        A caller that is cancelled meanwhile does not undo it.
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+
+    def notify(self) -> None:
+        """Once this is committed, whoever has subscribed is told that there is something new."""
+        ...
+
+
+class Database(Protocol):
+    """
+    Attributes:
+        server: the id of this server among those that use the database.
+        is_shared: other servers may use it at the same time.
+    """
+
+    server: str
+    is_shared: bool
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Does `work` in a thread, in one transaction; what it raises rolls back.
+
+        A caller that is cancelled meanwhile does not undo it. Where the database asks for that, `work` is done again
+        from its beginning: it changes nothing but the database.
 
         Raises:
             sqlite3.Error: such as a full disk.
-            HttpError: the database's files were deleted or replaced. The server has to be started again.
+            HttpError: the database's files were deleted or replaced, or its server cannot be reached.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
+        ...
+
+    def now(self) -> float:
+        """Seconds since the epoch, on the clock that all servers of this database share."""
+        ...
+
+    def exclusive(self, name: str) -> AbstractAsyncContextManager[bool]:
+        """While it is open, no other holder of this name is told True; it is free as soon as its holder's process ends.
+
+        It saves work that would be done twice. What must not be done twice is for transactions to refuse.
+        """
+        ...
+
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        """Args: wake: called in any thread after a `notify`, perhaps once for several; some may be missed."""
+        ...
 
     def close(self) -> None:
         """Waits for what is under way."""
-        self._thread.submit(self._connection.close).result()
-        self._thread.shutdown()
-
-    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        self._check()
-        with self._connection:  # commits, or rolls back
-            self._connection.execute("BEGIN IMMEDIATE")
-            return work(self._connection)
-
-    def _check(self) -> None:
-        if self._gone is None and any(_identity(file) != known for file, known in self._files.items()):
-            self._gone = f"{self._path} was deleted or replaced while the server ran; {self._save()}"
-            logger.error("%s", self._gone)
-        if self._gone is not None:
-            raise HttpError(STORAGE_GONE)
-
-    def _save(self) -> str:
-        """Writes what the database held to a new file: the open one is still whole. Returns what to do with it."""
-        copy = self._path.with_name(f"{self._path.name}.saved-{os.getpid()}")
-        try:
-            os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-            self._connection.execute("VACUUM INTO ?", (str(copy),))
-        except (OSError, sqlite3.Error) as error:
-            with contextlib.suppress(OSError):
-                copy.unlink()
-            return f"what it held could not be saved ({error}): start the server again, and it begins anew"
-        return f"what it held is in {copy}: stop the server, give that file the name {self._path.name}, and start again"
-
-
-def _identity(file: Path) -> tuple[int, int] | None:
-    """Of the file that has this name now; None: there is none."""
-    try:
-        found = file.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _connect(path: Path, schema: str, changes: Sequence[str]) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.executescript(schema)
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > len(changes):
-            raise sqlite3.DatabaseError(f"{path.name} was made by a later version of this server")
-        for number in range(version, len(changes)):
-            connection.executescript(f"BEGIN IMMEDIATE; {changes[number]} PRAGMA user_version = {number + 1}; COMMIT;")
-        connection.execute("BEGIN IMMEDIATE")  # from here on the write-ahead log is there
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        ...

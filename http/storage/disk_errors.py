@@ -11,7 +11,9 @@ from palladio.http.wire.errors import ErrorBody, HttpError
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNWRITABLE = frozenset((errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR))
 _DATABASE_UNWRITABLE = frozenset((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN))
-_CODES = frozenset(("storage_full", "storage_unavailable", "storage_gone"))
+_CODES = frozenset(
+    ("storage_full", "storage_unavailable", "storage_gone", "blob_store_unavailable", "database_unavailable")
+)
 
 _STORAGE_FULL = ErrorBody(
     507,

@@ -94,6 +94,31 @@ CREATE INDEX batches_by_owner ON batches (owner, id);
 CREATE INDEX responses_by_owner ON responses (owner, number);
 """
 
+_SETTINGS = """
+CREATE TABLE settings (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT;
+"""
+
+# What several servers need to know of each other. Batches that run are read once more: their ranges of lines are made
+# from that, and lines that have results keep them.
+_SERVERS = """
+CREATE TABLE servers (
+    id TEXT PRIMARY KEY,
+    lease_until REAL NOT NULL
+) STRICT;
+CREATE TABLE batch_ranges (
+    batch_id TEXT NOT NULL REFERENCES batches (id),
+    first_line INTEGER NOT NULL,
+    last_line INTEGER NOT NULL,
+    server TEXT,
+    PRIMARY KEY (batch_id, first_line)
+) STRICT;
+ALTER TABLE responses ADD COLUMN server TEXT;
+UPDATE batches SET status = 'validating' WHERE status = 'in_progress';
+"""
+
 # Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
 SCHEMA = _FILES + _BATCHES + _RESPONSES
-CHANGES = (_OWNERS,)
+CHANGES = (_OWNERS, _SETTINGS, _SERVERS)

@@ -1,16 +1,22 @@
-"""Storage: what this server keeps on disk (--file-storage-path): one database, and files beside it."""
+"""Storage: what this server keeps: one database, in a folder (--file-storage-path) or shared by many servers
+(--database-url), and files in the folder, or in a bucket (--blob-store)."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from palladio.http.storage.blob_folder import FolderBlobs
+from palladio.http.storage.blob_store import BlobStore
 from palladio.http.storage.database import Database
 from palladio.http.storage.schema import CHANGES, SCHEMA
+from palladio.http.storage.sqlite import SqliteDatabase
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.folders.private_folder import (
     check_file_within,
     make_folder,
@@ -21,9 +27,29 @@ from palladio.runtime.folders.private_folder import (
 )
 from palladio.runtime.interface.errors import ConfigError
 
+if TYPE_CHECKING:
+    from palladio.http.storage.postgresql import PostgresqlDatabase
+
+
+_LONGEST_UPLOAD = 24 * 3600.0  # seconds: with other servers in the folder, younger contents may be of one under way
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SharedDatabase:
+    """A PostgreSQL that many servers have (--database-url).
+
+    Attributes:
+        num_connections: of this server, for transactions.
+        lease: seconds for which a server counts as alive after a sign of life.
+    """
+
+    url: SecretUrl
+    num_connections: int = 4
+    lease: float = 60.0
+
 
 class Storage:
-    """A folder that belongs to one server at a time.
+    """A folder that belongs to one server at a time; or, with a shared database, to the servers of that.
 
     It holds what people ask and are answered, so other users of the host are kept out: of a folder that is made here,
     and else of all that is made in it. A folder that is there may hold more than this, and keeps its mode. The folder
@@ -31,17 +57,31 @@ class Storage:
 
     Args:
         remove: called at the end, once nothing writes to the folder any more.
+        bucket: makes the BlobStore of contents; None: they are in the folder.
+        shared: the database, instead of one in the folder.
+        is_held: another process of this server holds the folder, and others of them may use it, too.
 
     Attributes:
         folder: where it is.
         files: its part for the contents of files.
+        blobs: the contents of files.
         database: for everything else; every store keeps its own tables in it.
 
     Raises:
-        ConfigError: the folder cannot be written, another server uses it, or what is in it is a link.
+        ConfigError: the folder cannot be written, another server uses it, or what is in it is a link; or the shared
+            database cannot be used.
     """
 
-    def __init__(self, folder: Path, remove: Callable[[], None] | None = None) -> None:
+    database: Database
+
+    def __init__(
+        self,
+        folder: Path,
+        remove: Callable[[], None] | None = None,
+        bucket: Callable[[], BlobStore] | None = None,
+        shared: SharedDatabase | None = None,
+        is_held: bool = False,
+    ) -> None:
         self.folder = folder
         self.files = folder / "files"
         self._stack = contextlib.ExitStack()
@@ -52,15 +92,21 @@ class Storage:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
                 make_folder_within(self.files)
-                stack.callback(os.close, _lock(folder))
-                path = folder / "palladio.db"
-                os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
-                for suffix in DATABASE_SUFFIXES:
-                    beside = folder / f"{path.name}{suffix}"
-                    check_file_within(beside)
-                    with contextlib.suppress(FileNotFoundError, PermissionError):
-                        beside.chmod(0o600)
-                self.database = Database(path, SCHEMA, CHANGES)
+                if is_held and shared is None:
+                    begun = (folder / "lock").stat().st_mtime
+                else:
+                    lock = _lock(folder, is_shared=shared is not None)
+                    stack.callback(os.close, lock)
+                    begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
+                self.blobs: BlobStore = FolderBlobs(self.files, begun) if bucket is None else bucket()
+                if shared is None:
+                    self.database = _open_sqlite(folder / "palladio.db")
+                    stack.callback(self.database.close)
+                else:
+                    database = _open_postgresql(shared)
+                    self.database = database
+                    stack.callback(database.close)
+                    _claim(lock, folder, database.identity)
                 sync_folder(folder)
                 with contextlib.suppress(PermissionError):  # the parent may be somebody else's
                     sync_folder(folder.parent)
@@ -68,7 +114,6 @@ class Storage:
                 raise ConfigError(
                     f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
                 ) from error
-            stack.callback(self.database.close)
             self._stack = stack.pop_all()
 
     @classmethod
@@ -81,17 +126,81 @@ class Storage:
         self._stack.close()
 
 
-def _lock(folder: Path) -> int:
+def _open_sqlite(path: Path) -> SqliteDatabase:
+    os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
+    for suffix in DATABASE_SUFFIXES:
+        beside = path.with_name(f"{path.name}{suffix}")
+        check_file_within(beside)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            beside.chmod(0o600)
+    return SqliteDatabase(path, SCHEMA, CHANGES)
+
+
+def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
+    try:
+        from palladio.http.storage.postgresql import PostgresqlDatabase
+    except ImportError as error:
+        raise ConfigError(
+            f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"
+        ) from error
+    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
+
+
+@contextlib.contextmanager
+def hold_folder(given: str | None, *, is_shared: bool) -> Iterator[Path]:
+    """A folder for several processes of one server, which open it as one that is held.
+
+    Args:
+        given: --file-storage-path; None: a temporary one, which goes at the end.
+        is_shared: with other servers of one database.
+
+    Raises:
+        ConfigError: it cannot be written, or another server uses it.
+    """
+    with contextlib.ExitStack() as stack:
+        if given is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palladio-")))
+        else:
+            folder = Path(given).expanduser()
+        try:
+            make_folder(folder)
+            stack.callback(os.close, _lock(folder, is_shared=is_shared))
+        except OSError as error:
+            raise ConfigError(
+                f"--file-storage-path {folder}: {error}; give a folder that this server can write to"
+            ) from error
+        yield folder
+
+
+def _lock(folder: Path, *, is_shared: bool) -> int:
     """Holds the folder until the descriptor is closed, or the process ends in whatever way."""
     descriptor = open_file_within(folder / "lock", os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise ConfigError(
-            f"--file-storage-path {folder} is in use by another server; give each server a folder of its own"
+            f"--file-storage-path {folder} is in use by another server; give each server a folder of its own, or all "
+            "of them the same --database-url"
         ) from None
+    os.utime(descriptor)  # when this began, by the clock of this disk
     return descriptor
+
+
+def _claim(lock: int, folder: Path, identity: str) -> None:
+    """Of servers with a shared folder, all have the same database: each removes what its database does not know.
+
+    Raises:
+        ConfigError: the folder is another database's.
+    """
+    found = os.pread(lock, 64, 0).decode("ascii", "replace")
+    if found not in ("", identity):
+        raise ConfigError(
+            f"--file-storage-path {folder} belongs to another database than that of --database-url; give the folder "
+            "that this database has been used with, or an empty one"
+        )
+    os.pwrite(lock, identity.encode(), 0)
+    os.fsync(lock)
 
 
 DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps beside the database's

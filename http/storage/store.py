@@ -1,15 +1,17 @@
 """Store: what keeps tables in the database; its methods are transactions."""
 
 import functools
-import sqlite3
-from collections.abc import Callable, Coroutine, Mapping
+import secrets
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from palladio.http.storage.database import Database
+from palladio.http.storage.database import Connection, Database, Row
 
 S = TypeVar("S", bound="Store")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_ROWS = 500  # of one statement: SQLite takes 32,766 values
 
 Condition = tuple[str, tuple[object, ...]]  # of WHERE, and its values
 
@@ -22,7 +24,7 @@ class Store:
 
 
 def transaction(
-    work: Callable[Concatenate[S, sqlite3.Connection, P], T],
+    work: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """A method that is one transaction: its body runs in the database's thread, and callers await it. They leave the
     connection out."""
@@ -34,15 +36,43 @@ def transaction(
     return run
 
 
-def insert_row(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
+def identity_of(connection: Connection) -> str:
+    """Of the database, which a copy of it keeps."""
+    insert = "INSERT INTO settings VALUES ('identity', ?) ON CONFLICT DO NOTHING"
+    connection.execute(insert, (secrets.token_hex(16),))
+    return str(connection.execute("SELECT value FROM settings WHERE name = 'identity'").fetchone()["value"])
+
+
+def insert_row(connection: Connection, table: str, values: Mapping[str, Any]) -> None:
     """Args: values: by column."""
     marks = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
 
-def find_row(connection: sqlite3.Connection, table: str, object_id: str, condition: Condition) -> sqlite3.Row | None:
-    """The row of this id, if the condition holds for it."""
+def insert_rows(
+    connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], rest: str = ""
+) -> list[Row]:
+    """Few statements for many rows. Args: rest: of each statement; what it returns of the rows is returned."""
+    marks = f"({', '.join('?' * len(columns))})"
+    found: list[Row] = []
+    for begin in range(0, len(rows), _ROWS):
+        some = rows[begin : begin + _ROWS]
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([marks] * len(some))} {rest}"
+        made = connection.execute(statement, [value for row in some for value in row])
+        found += made.fetchall() if "RETURNING" in rest else []
+    return found
+
+
+def live_servers(connection: Connection) -> str:
+    """A query: the servers whose leases have not ended. Without a shared database it finds none, and needs none."""
+    return f"SELECT id FROM servers WHERE lease_until > {connection.clock}"
+
+
+def find_row(
+    connection: Connection, table: str, object_id: str, condition: Condition, *, for_update: bool = False
+) -> Row | None:
+    """The row of this id, if the condition holds for it. Args: for_update: nobody else changes it meanwhile."""
     where, values = condition
-    query = f"SELECT * FROM {table} WHERE id = ? AND {where}"
-    row: sqlite3.Row | None = connection.execute(query, (object_id, *values)).fetchone()
+    query = f"SELECT * FROM {table} WHERE id = ? AND {where} {connection.for_update if for_update else ''}"
+    row: Row | None = connection.execute(query, (object_id, *values)).fetchone()
     return row

@@ -27,6 +27,17 @@ BIAS = 127  # of exponents
 _KIND = WeightKind("float4_e2m1fn", GROUP)
 
 
+def _steps_of_pairs() -> HostArray:
+    """Of each byte, the steps of its two floats (see FLOAT4) as two bytes. -0 becomes 0."""
+    bits = np.arange(16)
+    steps = np.where(bits < 8, bits, 8 - bits).astype(np.int8)
+    byte = np.arange(256)
+    return np.stack([steps[byte & 15], steps[byte >> 4]], axis=-1).view(np.uint16)[:, 0]
+
+
+_STEPS = _steps_of_pairs()
+
+
 @dataclasses.dataclass(frozen=True)
 class Mxfp4(StoredFormat):
     """`_blocks` u8[E, out, in / 32, 16], the even input of a pair in the low bits; `_scales` u8[E, out, in / 32].
@@ -69,6 +80,6 @@ def _unpack(scale: Tensor, arrays: Sequence[HostArray]) -> FileMatrix:
     blocks, exponents = arrays
     if (exponents == 255).any():
         raise CheckpointError(f"{scale} has scales that are not numbers (255): the checkpoint is damaged")
-    values = np.stack([blocks & 15, blocks >> 4], axis=-1).view(np.int8).reshape(*blocks.shape[:-2], -1)
+    values = _STEPS[blocks].view(np.int8).reshape(*blocks.shape[:-2], -1)
     scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS)
     return FileMatrix(values, scales, (1, GROUP), is_float4=True)

@@ -37,7 +37,7 @@ from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import ScaleForm
 
 MANIFEST = "palladio_checkpoint.json"
-FORMAT = 4
+FORMAT = 5
 _PARAMETERS = "parameters"
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"

@@ -4,12 +4,15 @@ XLA:CPU's library takes it from two rows on; one row, or a product in another dt
 which costs 10 to 50 times the product.
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
 from palladio.pallas_kernels.cpu_native.calls import rows_times_int8
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 
 _MIN_ROWS = 2
@@ -21,37 +24,36 @@ def multiplies_bytes(target: Target, mesh: Mesh) -> bool:
 
 
 def byte_product(
-    x: jax.Array, values: jax.Array, zeros: jax.Array | None, inputs: int, activation_bits: int, native_rows: int = 0
+    x: jax.Array,
+    values: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    activation_bits: Literal[8, 16],
+    products: NarrowProducts,
 ) -> jax.Array:
-    """x [T, in] times int8 values without their scales → f32[T, out…].
+    """x [T, in] times int8[out…, in] → f32[T, out…].
 
     Args:
+        scales: f32[out…], outputs are multiplied by them.
         zeros: int8[out…], subtracted from the values; None: all are 0.
-        inputs: the dimension of `values` that is summed over.
         activation_bits: each row of x is rounded to so many bits, by its largest number. 8: one row of int8; 16: two,
             high and low, which one product multiplies.
-        native_rows: of so many rows or fewer, activations of 16 bits are not rounded, see NarrowProducts.
+        products: how this kind of CPU multiplies.
     """
-    T = x.shape[0]
-    if native_rows >= T and activation_bits == 16 and inputs == 0:
-        return _native_product(x.astype(jnp.float32), values, zeros)
-    rows, factors = _bytes(x) if activation_bits == 8 else _pairs_of_bytes(x)
+    T, outputs = x.shape[0], values.shape[:-1]
+    flat, wide = values.reshape(-1, values.shape[-1]), x.astype(jnp.float32)
+    if products.native_int8_rows >= T:
+        of_zeros = None if zeros is None else zeros.astype(jnp.float32).reshape(-1)
+        out = rows_times_int8(wide, flat, scales.reshape(-1), of_zeros, bits=activation_bits)
+        return out.reshape(T, *outputs)
+    rows, factors = _bytes(wide) if activation_bits == 8 else _pairs_of_bytes(wide)
     rows = jnp.pad(rows, ((0, max(0, _MIN_ROWS - rows.shape[0])), (0, 0)))
-    sums = lax.dot_general(rows, values, (((1,), (inputs,)), ((), ())), preferred_element_type=jnp.int32)
-    ones = (1,) * (values.ndim - 1)
+    sums = lax.dot_general(rows, flat, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
     if zeros is not None:
-        sums -= zeros.astype(jnp.int32) * jnp.sum(rows.astype(jnp.int32), axis=1).reshape(-1, *ones)
-    wide = sums.astype(jnp.float32)
-    out = wide[:T] if activation_bits == 8 else 256 * wide[:T] + wide[T : 2 * T]
-    return out * factors.reshape(-1, *ones)
-
-
-def _native_product(x: jax.Array, values: jax.Array, zeros: jax.Array | None) -> jax.Array:
-    outputs = values.shape[1:]
-    out = rows_times_int8(x, values.reshape(values.shape[0], -1)).reshape(-1, *outputs)
-    if zeros is None:
-        return out
-    return out - zeros.astype(jnp.float32) * jnp.sum(x, axis=1).reshape(-1, *(1 for _ in outputs))
+        sums -= zeros.astype(jnp.int32).reshape(-1) * jnp.sum(rows.astype(jnp.int32), axis=1)[:, None]
+    whole = sums.astype(jnp.float32)
+    out = whole[:T] if activation_bits == 8 else 256 * whole[:T] + whole[T : 2 * T]
+    return (out * factors[:, None] * scales.reshape(-1)).reshape(T, *outputs)
 
 
 def _bytes(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,9 +10,10 @@ from numpy.typing import DTypeLike
 HostArray = np.ndarray[Any, np.dtype[Any]]
 
 FLOAT4: HostArray = np.asarray(
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, np.nan, -6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5], np.float32
 )
-"""What 4 bits stand for as a float (E2M1)."""
+"""The floats of 4 bits (E2M1) by their step: 0 to 7 from zero up, and -1 to -7 down; -8 is none. A device widens such
+whole numbers in fewer operations than the bits that files have."""
 _CHUNK = 1 << 18  # numbers that are made at a time
 
 
@@ -28,7 +29,7 @@ class FileMatrix:
         block: rows and columns of values that share a scale.
         zeros: i8, of the scales' shape, subtracted before; None: all are 0.
         minima: f32, of the scales' shape, subtracted behind; None: all are 0.
-        is_float4: values are bits of floats, of which FLOAT4 has the numbers.
+        is_float4: values are steps, of which FLOAT4 has the numbers.
     """
 
     values: HostArray

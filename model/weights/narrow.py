@@ -1,63 +1,17 @@
 """Narrow: a weight of bfloat16 numbers on a CPU, whose activations are float32. It lies outputs first."""
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax import lax
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
+from palladio.model.weights.outputs_first import OutputsFirst
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.target import Target
-
-BFLOAT16: np.dtype[Any] = jnp.dtype(jnp.bfloat16)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OutputsFirst:
-    """A weight's inputs lie last, as in files. Those of experts lie as bits, see narrow_matmul.
-
-    Attributes:
-        shape, axes: as everybody else knows them.
-        inputs: the dimension of `shape` that is the inputs'.
-        is_bits: numbers lie as u16.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    inputs: int
-    is_bits: bool
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """See RestForm."""
-        return (*(number for number in range(len(self.shape)) if number != self.inputs), self.inputs)
-
-    def known_dtype(self, dtype: np.dtype) -> np.dtype:
-        """See RestForm."""
-        del dtype
-        return BFLOAT16
-
-    def laid_axes(self) -> tuple[str | None, ...]:
-        """See RestForm."""
-        return tuple(self.axes[number] for number in self.order)
-
-    def laid(self, values: jax.Array) -> jax.Array:
-        """See RestForm."""
-        moved = values.transpose(self.order)
-        return lax.bitcast_convert_type(moved, jnp.uint16) if self.is_bits else moved
-
-    def laid_on_host(self, values: HostArray, own_shape: tuple[int, ...]) -> HostArray:
-        """See RestForm."""
-        moved = values.transpose(self.order)
-        return moved.view(np.uint16) if self.is_bits else moved
 
 
 class Narrow(Weight):
@@ -75,7 +29,7 @@ class Narrow(Weight):
         metadata = dense.values.get_metadata()
         axes: tuple[str | None, ...] = metadata["logical_axes"]
         form = OutputsFirst(dense.values.shape, axes, dense.inputs, is_bits=axes[0] == "experts")
-        shape = tuple(form.shape[number] for number in form.order)
+        shape = form.laid_shape
         value = jax.ShapeDtypeStruct(shape, jnp.uint16 if form.is_bits else jnp.bfloat16)
         self.values = nnx.Param(value, logical_axes=form.laid_axes(), rest=form, initializer=metadata["initializer"])
         self.inputs = len(shape) - 1

@@ -70,12 +70,12 @@ def quantized(numbers: jax.Array, kind: WeightKind, group: int, inputs: int) -> 
         scales = jnp.exp2(jnp.ceil(jnp.log2(jnp.where(scales == 0, 1.0, scales))))
     values = numbers / of_inputs(jnp.where(scales == 0, 1.0, scales))
     if kind.is_float4:
-        return float4_bits(values), scales
+        return float4_steps(values), scales
     values = values if kind.storage.startswith("float") else jnp.round(values)
     return jnp.clip(values, -largest, largest).astype(kind.dtype), scales
 
 
-def float4_bits(numbers: jax.Array) -> jax.Array:
-    """i4: bits of the nearest floats of 4 bits."""
+def float4_steps(numbers: jax.Array) -> jax.Array:
+    """i4: the nearest floats of 4 bits, see FLOAT4."""
     size = sum((jnp.abs(numbers) > bound).astype(jnp.int32) for bound in _BETWEEN)
-    return jnp.where(numbers < 0, size - 8, size).astype(jnp.int4)
+    return jnp.where(numbers < 0, -size, size).astype(jnp.int4)

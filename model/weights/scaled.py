@@ -18,6 +18,7 @@ from palladio.model.sharding import GROUP_AXES, ShardingRules, num_shards, on_ea
 from palladio.model.weights.byte_products import byte_product, multiplies_bytes
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
+from palladio.model.weights.outputs_first import OutputsFirst
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
@@ -64,7 +65,7 @@ class FlatOutputs:
         return cls(shape, axes, split, ShardingRules().num_parts(mesh, axes[split]))
 
     @property
-    def flat_shape(self) -> tuple[int, int]:
+    def laid_shape(self) -> tuple[int, int]:
         """As it lies."""
         return self.shape[0], math.prod(self.shape[1:])
 
@@ -101,7 +102,7 @@ class FlatOutputs:
         """See RestForm."""
         before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
         parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
-        return jnp.moveaxis(parts, self.split, 1).reshape(self.flat_shape)
+        return jnp.moveaxis(parts, self.split, 1).reshape(self.laid_shape)
 
 
 class Scaled(Weight):
@@ -110,6 +111,7 @@ class Scaled(Weight):
     Attributes:
         kind: what it is made as.
         group: inputs that share a scale here, where devices may have cut the kind's groups; None: all.
+        multiplies_bytes: products are those of byte_products, and the values lie outputs first.
         zeros: laid out as scales; None: the kind has none.
     """
 
@@ -132,12 +134,15 @@ class Scaled(Weight):
             counts[inputs] = -(-shape[inputs] // group)
         is_flat = group is not None and inputs == 0 and len(shape) > 2
         self.flat = FlatOutputs.of(shape, axes, mesh) if is_flat else None
-        self.values = _param(shape, axes, self.flat, kind.dtype, initializer=metadata["initializer"])
+        is_bytes = kind.storage == "int8" and group is None and axes[0] != "experts"
+        self.multiplies_bytes = is_bytes and multiplies_bytes(kernels.target, mesh)
+        form = OutputsFirst(shape, axes, inputs) if self.multiplies_bytes else self.flat
+        self.values = _param(shape, axes, form, kind.dtype, initializer=metadata["initializer"])
         flat_scales = FlatOutputs.of(tuple(counts), tuple(scale_axes), mesh) if is_flat else None
-        form = ScaleForm(inputs, group, stored_group)
         of_scales = tuple(counts), tuple(scale_axes), flat_scales
-        self.scales = _param(*of_scales, "float32", scale_form=form)
-        self.zeros = _param(*of_scales, kind.zeros_dtype, scale_form=form) if kind.has_zeros else None
+        scale_form = ScaleForm(inputs, group, stored_group)
+        self.scales = _param(*of_scales, "float32", scale_form=scale_form)
+        self.zeros = _param(*of_scales, kind.zeros_dtype, scale_form=scale_form) if kind.has_zeros else None
         self.inputs = inputs
         self.kind = kind
         self.group = group
@@ -181,9 +186,9 @@ class Scaled(Weight):
     ) -> jax.Array:
         """x [T, in] → f32[T, out…]. Zero points are a product of their own: to subtract them first would have XLA:GPU
         make the widened weight."""
-        if self.kind.storage == "int8" and multiplies_bytes(self.kernels.target, self.mesh):
-            native_rows = NarrowProducts.of(self.kernels.target).native_rows
-            return byte_product(x, values, zeros, self.inputs, self.kind.activation_bits, native_rows) * scales
+        if self.multiplies_bytes:
+            products = NarrowProducts.of(self.kernels.target)
+            return byte_product(x, values, scales, zeros, self.kind.activation_bits, products)
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:
@@ -334,10 +339,14 @@ def _rounded(x: jax.Array, kind: WeightKind) -> tuple[jax.Array, jax.Array]:
 
 
 def _param(
-    shape: tuple[int, ...], axes: tuple[str | None, ...], flat: FlatOutputs | None, dtype: str, **metadata: object
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    form: FlatOutputs | OutputsFirst | None,
+    dtype: str,
+    **metadata: object,
 ) -> nnx.Param:
     """Without values. Args: shape, axes: as everybody else knows them."""
-    if flat is not None:
-        shape, axes = flat.flat_shape, flat.flat_axes
+    if form is not None:
+        shape, axes = form.laid_shape, form.laid_axes()
     value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-    return nnx.Param(value, logical_axes=axes, rest=flat, **metadata)
+    return nnx.Param(value, logical_axes=axes, rest=form, **metadata)

@@ -125,7 +125,7 @@ async def run_batch(work: _Work, requests: Requests, args: ServerArgs, engine: S
         at_end.callback(observer.close)
         app = create_app(engine, http, args.observability, observer, storage)
         worker: BatchWorker = app.state.batch_worker
-        files, store = FileStore(storage.database, storage.files), BatchStore(storage.database)
+        files, store = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
         offline = OfflineFile(files, store, requests, args.source.model_path)
         begun = await offline.find_or_create()
         if begun.status in LIVE:

@@ -12,10 +12,12 @@ import docstring_parser
 
 from palladio.commands.parsing import make_parser
 from palladio.commands.table import COMMANDS, OTHERS
+from palladio.model.quantization_flag import QUANTIZATIONS
 from palladio.server_args import ServerArgs, own_flags
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _LOWER: Final = str.maketrans({"'": "", "`": "", "\\": "", '"': "", "$": "", "[": "(", "]": ")", ":": " "})
+_SUGGESTED: Final = {"--quantization": QUANTIZATIONS}  # texts that may say more than one of these
 _MOST_HELP = 60  # characters of a flag's help
 
 
@@ -75,7 +77,7 @@ def _serve_flags() -> Iterator[_Flag]:
             if field.name not in defaults:
                 continue
             option, text = "--" + field.name.replace("_", "-"), _short(meanings.get(field.name, ""))
-            yield _Flag(option, text, _values(types[field.name]))
+            yield _Flag(option, text, _SUGGESTED.get(option) or _values(types[field.name]))
             if isinstance(defaults[field.name], bool):
                 yield _Flag(f"--no-{option[2:]}", f"not {option}")
 

@@ -38,6 +38,9 @@ _LEAST_FILES, _LEAST_SHM, _LEAST_MEMORY, _LEAST_DISK = 4096, 256 << 20, 4 << 30,
 _COMMAND_SECONDS, _KILL_SECONDS = 10.0, 2.0
 
 
+_NO_ANSWER = "no answer within"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """Attributes: fix: what to type or change; empty: nothing."""
@@ -84,7 +87,9 @@ def check_devices(probe: Mapping[str, Any], machine: Machine, environment: Mappi
     if "error" in probe:
         says = str(probe["error"]) or f"nothing that JAX_PLATFORMS={wanted} names"
         fix = next((machine.why_unused(name, says) for name in machine.signs), "")
-        fix = fix or ("unset JAX_PLATFORMS" if wanted else "see what it says")
+        is_late = says.startswith(_NO_ANSWER)
+        other = "look for the process that holds the device, or try again when the machine is less busy"
+        fix = fix or (other if is_late else "unset JAX_PLATFORMS" if wanted else "see what it says")
         yield Finding("broken", "jax", f"finds no device that computes: {says}", fix)
         return
     devices = probe["devices"]
@@ -248,7 +253,7 @@ def probe_devices(command: Sequence[str], environment: Mapping[str, str], limit:
         try:
             child.wait(limit)
         except subprocess.TimeoutExpired:
-            return {"error": f"no answer within {limit:g} s: another process may hold the device"}
+            return {"error": f"{_NO_ANSWER} {limit:g} s: another process may hold the device"}
         finally:
             child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it from ending

@@ -48,6 +48,7 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
         path.touch()
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another folder with --output") from error
+    shipped = NarrowProducts.of(Target("cpu", kind, is_native=True))  # native products are not measured here
     products, figures = NarrowProducts(min_rows=best_padding()), []
     say(f"CPU feature {kind}, {os.cpu_count()} cores; one row is padded to {products.min_rows}")
     say("hidden  rows  float32 ms  bfloat16 ms  ratio")
@@ -58,7 +59,12 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
     table: dict[str, Any] = {
         "source": f"palladio tune {__version__}, JAX {jax.__version__}, {os.cpu_count()} cores, "
         f"{datetime.datetime.now(datetime.UTC).date()}",
-        "products": {"min_rows": products.min_rows, "min_hidden_size": least_hidden_size(figures)},
+        "products": {
+            "min_rows": products.min_rows,
+            "min_hidden_size": least_hidden_size(figures),
+            "native_rows": shipped.native_rows,
+            "native_int8_rows": shipped.native_int8_rows,
+        },
         "milliseconds, float32 / bfloat16, by rows x hidden size": {
             f"{figure.rows} x {figure.hidden_size}": f"{figure.float32:.3f} / {figure.bfloat16:.3f}"
             for figure in figures

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,30 +10,57 @@ import numpy as np
 
 BFLOAT16: Final = "palladio_rows_times_bfloat16"
 INT8: Final = "palladio_rows_times_int8"
-ATTENTION: Final = "palladio_decode_attention"
+ATTENTION: Final = "palladio_paged_attention"
+CACHE_WRITE: Final = "palladio_cache_write"
 SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
         BFLOAT16: "PalladioRowsTimesBfloat16",
         INT8: "PalladioRowsTimesInt8",
-        ATTENTION: "PalladioDecodeAttention",
+        ATTENTION: "PalladioPagedAttention",
+        CACHE_WRITE: "PalladioCacheWrite",
     }
 )
 """The function of each call."""
 
 
-def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16."""
+def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, only_avx2: bool = False) -> jax.Array:
+    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
+
+    Args:
+        only_avx2: compute as on a CPU that has no AVX-512.
+    """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix)
+    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, only_avx2=only_avx2)
 
 
-def rows_times_int8(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """rows f32[T, in], matrix int8[in, out] → f32[T, out]. Nothing is rounded but sums."""
-    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(INT8, out)(rows, matrix)
+def rows_times_int8(
+    rows: jax.Array,
+    matrix: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None = None,
+    *,
+    bits: Literal[8, 16] = 16,
+    only_avx2: bool = False,
+) -> jax.Array:
+    """Each row is rounded to whole numbers, by its largest one; rows with what is not finite become NaN.
+
+    Args:
+        rows: f32[T, in]. matrix: int8[out, in].
+        scales: f32[out]; outputs are multiplied by them.
+        zeros: f32[out], subtracted from the numbers of the matrix; None: all are 0.
+        bits: of the rows' whole numbers.
+        only_avx2: as of `rows_times_bfloat16`.
+
+    Returns:
+        f32[T, out].
+    """
+    out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
+    of_outputs = jnp.zeros(0, jnp.float32) if zeros is None else zeros
+    call = jax.ffi.ffi_call(INT8, out)
+    return call(rows, matrix, scales, of_outputs, bits=np.int64(bits), only_avx2=only_avx2)
 
 
-def decode_attention(
+def paged_attention(
     q: jax.Array,
     pages: jax.Array,
     query_start: jax.Array,
@@ -44,18 +71,26 @@ def decode_attention(
     window: int | None,
     soft_cap: float | None,
 ) -> jax.Array:
-    """Attention of one token a request.
+    """Attention of a step's tokens.
 
     Args:
-        q: f32[B, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
+        q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
         query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
         sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
 
     Returns:
-        f32[B, N, H]; 0 for rows of padding.
+        f32[T, N, H]; 0 for rows of padding.
     """
     out = jax.ShapeDtypeStruct(q.shape, jnp.float32)
     of_heads = jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     call = jax.ffi.ffi_call(ATTENTION, out)
     attributes = {"window": np.int64(window or 0), "soft_cap": np.float32(soft_cap or 0.0)}
     return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes)
+
+
+def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
+    """The pages f32[P, K, S, W], written in place if nobody else reads them, with rows f32[T, K, W] at [page_ids, :,
+    page_offsets] i32[T]; of two rows at one place, the later one."""
+    out = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
+    call = jax.ffi.ffi_call(CACHE_WRITE, out, input_output_aliases={0: 0})
+    return call(pages, rows, page_ids, page_offsets)

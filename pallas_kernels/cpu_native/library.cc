@@ -1,11 +1,10 @@
-// The custom calls of XLA that a CPU computes by code of ours: products of a few rows, and attention of decode steps.
+// The custom calls of XLA that a CPU computes by code of ours: products, attention, and writes of the cache.
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "attention.h"
 #include "chunks.h"
-#include "products.h"
+#include "multiply.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -20,36 +19,46 @@ ffi::Error Unsupported() {
 bool IsSupported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
-                             ffi::Result<ffi::BufferR2<ffi::F32>> y) {
+                             ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
   if (!IsSupported()) return Unsupported();
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
   if (w.dimensions()[1] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
-  const int64_t padded = (inputs + 31) / 32 * 32;
-  std::vector<uint16_t> rounded(rows * padded);
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < inputs; ++i) {
-      uint32_t bits;
-      std::memcpy(&bits, x.typed_data() + r * inputs + i, 4);
-      const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // rounding up could make an infinity of it
-      rounded[r * padded + i] = is_nan ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    }
-  const Bfloat16Product product = {rounded.data(), reinterpret_cast<const uint16_t*>(w.typed_data()), y->typed_data(),
-                                   rows, inputs, padded, outputs};
-  Run(pool, Chunked(product, 2 * inputs, kOutputs));
+  const auto* matrix = reinterpret_cast<const uint16_t*>(w.typed_data());
+  MultiplyBfloat16(pool, x.typed_data(), matrix, y->typed_data(), rows, inputs, outputs, only_avx2);
   return ffi::Error::Success();
 }
 
 ffi::Error RowsTimesInt8(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::S8> w,
-                         ffi::Result<ffi::BufferR2<ffi::F32>> y) {
+                         ffi::BufferR1<ffi::F32> scales, ffi::BufferR1<ffi::F32> zeros,
+                         ffi::Result<ffi::BufferR2<ffi::F32>> y, int64_t bits, bool only_avx2) {
   if (!IsSupported()) return Unsupported();
-  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[1];
-  if (w.dimensions()[0] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
-  const Int8Product product = {x.typed_data(), w.typed_data(), y->typed_data(), rows, inputs, outputs};
-  Run(pool, Chunked(product, inputs, 16 * kVectors));
+  const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
+  const int64_t num_zeros = zeros.dimensions()[0];
+  if (w.dimensions()[1] != inputs || scales.dimensions()[0] != outputs || (num_zeros && num_zeros != outputs))
+    return ffi::Error::InvalidArgument("rows, matrix and scales do not fit together");
+  const Int8Product product = {x.typed_data(),   w.typed_data(), scales.typed_data(),
+                               num_zeros ? zeros.typed_data() : nullptr, y->typed_data(), rows, inputs, outputs};
+  MultiplyInt8(pool, product, bits, only_avx2);
   return ffi::Error::Success();
 }
 
-ffi::Error DecodeAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
+// Writes a row [2 * padded] of each kv head into the cache, in place.
+ffi::Error CacheWrite(ffi::BufferR4<ffi::F32> pages, ffi::BufferR3<ffi::F32> rows, ffi::BufferR1<ffi::S32> page_ids,
+                      ffi::BufferR1<ffi::S32> page_offsets, ffi::Result<ffi::BufferR4<ffi::F32>> written) {
+  const int64_t P = pages.dimensions()[0], K = pages.dimensions()[1], S = pages.dimensions()[2];
+  const int64_t width = pages.dimensions()[3], T = page_ids.dimensions()[0];
+  if (written->typed_data() != pages.typed_data()) return ffi::Error::Internal("the cache was copied");
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t page = page_ids.typed_data()[t], offset = page_offsets.typed_data()[t];
+    if (page < 0 || page >= P || offset < 0 || offset >= S) return ffi::Error::InvalidArgument("no such page or offset");
+    for (int64_t k = 0; k < K; ++k)
+      std::memcpy(written->typed_data() + ((page * K + k) * S + offset) * width, rows.typed_data() + (t * K + k) * width,
+                  4 * width);
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
                            ffi::BufferR1<ffi::S32> query_start, ffi::BufferR1<ffi::S32> kv_len,
                            ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::F32> sinks,
                            ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap) {
@@ -62,7 +71,8 @@ ffi::Error DecodeAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi:
   a.table = table.typed_data();
   a.sinks = sinks.dimensions()[0] ? sinks.typed_data() : nullptr;
   a.out = out->typed_data();
-  a.B = q.dimensions()[0];
+  a.T = q.dimensions()[0];
+  a.B = kv_len.dimensions()[0];
   a.N = q.dimensions()[1];
   a.H = q.dimensions()[2];
   a.K = pages.dimensions()[1];
@@ -84,14 +94,19 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesBfloat16, palladio::RowsTimesBflo
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
                                   .Arg<ffi::BufferR2<ffi::BF16>>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
+                                  .Ret<ffi::BufferR2<ffi::F32>>()
+                                  .Attr<bool>("only_avx2"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesInt8, palladio::RowsTimesInt8,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::BufferR2<ffi::F32>>()
                                   .Arg<ffi::BufferR2<ffi::S8>>()
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioDecodeAttention, palladio::DecodeAttention,
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::F32>>()
+                                  .Ret<ffi::BufferR2<ffi::F32>>()
+                                  .Attr<int64_t>("bits")
+                                  .Attr<bool>("only_avx2"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioPagedAttention, palladio::PagedAttention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::BufferR3<ffi::F32>>()
@@ -103,3 +118,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioDecodeAttention, palladio::DecodeAttention
                                   .Ret<ffi::BufferR3<ffi::F32>>()
                                   .Attr<int64_t>("window")
                                   .Attr<float>("soft_cap"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioCacheWrite, palladio::CacheWrite,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .Arg<ffi::BufferR3<ffi::F32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::BufferR4<ffi::F32>>());

@@ -19,7 +19,7 @@ import jax
 from palladio.pallas_kernels.cpu_native.calls import SYMBOLS
 
 SOURCE: Final = Path(__file__).with_suffix(".cc")
-SOURCES: Final = (SOURCE, *(SOURCE.with_name(name) for name in ("attention.h", "chunks.h", "products.h")))
+SOURCES: Final = (SOURCE, *sorted((*SOURCE.parent.glob("*.h"), *SOURCE.parent.glob("*.inc"))))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
 _SECONDS: Final = 120  # for the compiler, which takes three

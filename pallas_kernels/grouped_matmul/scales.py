@@ -14,7 +14,8 @@ class Scales:
         values: f32[E, ceil(D / group), F].
         group: rows of D that share a factor in each column; D: one factor a column.
         zeros: f32 of the same shape, whole numbers that are subtracted before; None: all are 0.
-        is_float4: the matrices' 4 bits are floats (E2M1, as in MXFP4), not whole numbers.
+        is_float4: the matrices' 4 bits are floats (E2M1, as in MXFP4), stored as steps from zero, -7 to 7. All factors
+            are powers of two.
     """
 
     values: jax.Array
@@ -51,7 +52,5 @@ def unpacked(stored: jax.Array, *, is_float4: bool, dtype: jnp.dtype = jnp.float
     """
     if not is_float4:
         return stored.astype(dtype)
-    code = stored.astype(dtype)  # -8 … 7; below 0 for what is below 0, and -8 for -0
-    signed = jnp.where(code < 0, -8 - code, code)
-    # ±(0, ½, 1, 1½, 2, 3, 4, 6): half a step up to 4, a whole one up to 6, then two
-    return (2 * signed - 0.5 * jnp.clip(signed, -4, 4) - jnp.clip(signed, -6, 6)).astype(dtype)
+    step = stored.astype(dtype)  # of ±(0, ½, 1, 1½, 2, 3, 4, 6): they are ½ apart up to 2, 1 up to 4, and then 2
+    return (2 * step - 0.5 * jnp.clip(step, -4, 4) - jnp.clip(step, -6, 6)).astype(dtype)

@@ -46,12 +46,12 @@ def matmul(
     if E == 1:
         plan, tiled = None, jnp.pad(rows, ((0, -M % tile), (0, 0)))
         group = jnp.zeros(tiled.shape[0] // tile, jnp.int32)
+        num_tiles: jax.Array | int = group.shape[0]
     else:
         plan = plan_tiles(group_sizes, M, tile)
         tiled = rows[jnp.minimum(plan.first[:, None] + jnp.arange(tile), M - 1).reshape(-1)]
-        group = plan.group
-    count = jnp.full(group.shape, tile, jnp.int32) if plan is None else plan.num_rows
-    out = _multiply(tiled, matrices, scales, group, count, tile, target)
+        group, num_tiles = plan.group, jnp.count_nonzero(plan.num_rows).astype(jnp.int32)
+    out = _multiply(tiled, matrices, scales, group, num_tiles, tile, target)
     if plan is None:
         return jnp.where(jnp.arange(M)[:, None] < group_sizes, out[:M], 0)
     return _untiled(out, plan, group_sizes, M, tile)
@@ -74,28 +74,19 @@ def _multiply(
     matrices: jax.Array,
     scales: Scales,
     group: jax.Array,
-    count: jax.Array,
+    num_tiles: jax.Array | int,
     tile: int,
     target: Target,
 ) -> jax.Array:
-    """Tile i of `tiled` times matrix group[i], where count[i] says that it has rows."""
+    """Tile i of `tiled` times matrix group[i], of the first `num_tiles`; of the others, anything."""
     (_, D), F = tiled.shape, matrices.shape[2]
     unit = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
     inner, columns = unit * _units_of_a_step(pl.cdiv(D, unit), unit), _block(F, MAX_COLUMNS)
     num_steps, num_groups = pl.cdiv(D, inner), scales.values.shape[1]
-    last = pl.cdiv(F, columns) - 1
     tiled = jnp.pad(tiled, ((0, 0), (0, -D % inner)))
     arrays = (matrices, *scales.arrays)
     if matrices.shape[0] > 1:  # else XLA brings all groups' scales to vector memory, also of groups without rows
         arrays = tuple(hbm(array, target) for array in arrays)
-
-    # Tiles without rows ask for the block that is there already.
-    def matrix_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
-        real = count[i] > 0
-        return group[i], jnp.where(real, k, num_steps - 1), jnp.where(real, j, last)
-
-    def scale_block(i: Any, j: Any, k: Any, group: Any, count: Any) -> tuple[Any, ...]:
-        return group[i], 0, jnp.where(count[i] > 0, j, last)
 
     call = pl.pallas_call(
         functools.partial(
@@ -107,12 +98,12 @@ def _multiply(
             dtype=jnp.bfloat16 if target.kind in HAS_BFLOAT16 else jnp.float32,
         ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
-            grid=(group.shape[0], last + 1, num_steps),
+            num_scalar_prefetch=1,
+            grid=(num_tiles, pl.cdiv(F, columns), num_steps),
             in_specs=[
                 pl.BlockSpec((tile, inner), lambda i, j, k, *_: (i, k)),
-                pl.BlockSpec((1, inner, columns), matrix_block),
-                *[pl.BlockSpec((1, num_groups, columns), scale_block)] * len(scales.arrays),
+                pl.BlockSpec((1, inner, columns), lambda i, j, k, group: (group[i], k, j)),
+                *[pl.BlockSpec((1, num_groups, columns), lambda i, j, k, group: (group[i], 0, j))] * len(scales.arrays),
             ],
             out_specs=pl.BlockSpec((tile, columns), lambda i, j, k, *_: (i, j)),
             scratch_shapes=[pltpu.VMEM((tile, columns), jnp.float32)],
@@ -122,13 +113,12 @@ def _multiply(
         interpret=interpret_mode(target),
         name="scaled_grouped_matmul",
     )
-    out: jax.Array = call(group, count, tiled, *arrays)
+    out: jax.Array = call(group, tiled, *arrays)
     return out
 
 
 def _kernel(
     group_ref: Any,
-    count_ref: Any,
     rows_ref: Any,
     matrix_ref: Any,
     scales_ref: Any,
@@ -147,7 +137,6 @@ def _kernel(
     *zeros_refs, out_ref, sums_ref = refs
     num_units, per_step = pl.cdiv(size, unit), matrix_ref.shape[1] // unit
     step, num_steps = pl.program_id(2), pl.cdiv(num_units, per_step)
-    is_real = count_ref[pl.program_id(0)] > 0
 
     def clear() -> None:
         sums_ref[...] = jnp.zeros_like(sums_ref)
@@ -174,7 +163,10 @@ def _kernel(
             return
         for zeros_ref in zeros_refs:
             wide -= of_rows(zeros_ref, number)
-        sums_ref[...] += _product(rows, (wide * of_rows(scales_ref, number)).astype(rows.dtype))
+        factors = of_rows(scales_ref, number)
+        if is_float4:
+            factors = factors.astype(wide.dtype)  # powers of two: exact, and so are the products
+        sums_ref[...] += _product(rows, (wide * factors).astype(rows.dtype))
 
     def of_rows(ref: Any, unit_number: Any) -> jax.Array:
         """[unit, columns]: of each row of a unit, its group's."""
@@ -188,7 +180,7 @@ def _kernel(
         out_ref[...] = sums_ref[...].astype(out_ref.dtype)
 
     pl.when(step == 0)(clear)
-    pl.when(is_real)(multiply)
+    multiply()
     pl.when(step == num_steps - 1)(write)
 
 

@@ -6,12 +6,12 @@ from typing import TypeVar, cast
 import jax
 
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.kv_cache_update import reference, tpu, tpu_scales, xla
+from palladio.pallas_kernels.kv_cache_update import cpu_native, reference, tpu, tpu_scales, xla
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
 from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, pack_rows, quantize_rows
 from palladio.pallas_kernels.target import Target
 
-BACKENDS = {"tpu": tpu.update, "xla": xla.update, "reference": reference.update}
+BACKENDS = {"tpu": tpu.update, "cpu_native": cpu_native.update, "xla": xla.update, "reference": reference.update}
 OF_SCALES = {"tpu": tpu_scales.update, "xla": xla.update_scales, "reference": reference.update_scales}
 AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
 Pages = TypeVar("Pages", bound=KVPages)

@@ -12,7 +12,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_config import NO_CHANGES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT
 from palladio.pallas_kernels.target import Target
 
-USUAL = {"decode": {"rows": 1, "keys": 1024, "row_chunk": 256, "key_chunk": 256}} | {
+USUAL = {"decode": {"rows": 1, "keys": 1024, "row_chunk": 256, "key_chunk": 512}} | {
     "chunk": {"rows": 512, "keys": 512, "row_chunk": 256, "key_chunk": 512}
 }
 INTERPRETED = {

@@ -23,18 +23,20 @@ class NarrowProducts:
             measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
             more than it gains.
         native_rows: products of so many rows or fewer are those of our own C++, see cpu_native; 0: none are.
+        native_int8_rows: the same of int8 matrices.
     """
 
     min_rows: int = 2
     min_hidden_size: int | None = None
     native_rows: int = 0
+    native_int8_rows: int = 0
 
     @classmethod
     def of(cls, target: Target) -> Self:
         """As the table of the target's kind says."""
         table = _table(target.kind)
         found = cls(**table["products"]) if table else cls()
-        return found if target.is_native else dataclasses.replace(found, native_rows=0)
+        return found if target.is_native else dataclasses.replace(found, native_rows=0, native_int8_rows=0)
 
     def describe(self) -> str:
         """For the log."""

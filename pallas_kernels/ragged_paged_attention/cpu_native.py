@@ -1,4 +1,4 @@
-"""The backend for CPUs: decode steps by our own C++ on all cores, prefill steps as the portable backend has them.
+"""The backend for CPUs: our own C++ on all cores.
 
 XLA:CPU runs a loop over requests on one core, and copies every page before it multiplies.
 """
@@ -6,8 +6,7 @@ XLA:CPU runs a loop over requests on one core, and copies every page before it m
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.cpu_native.calls import decode_attention
-from palladio.pallas_kernels.ragged_paged_attention import xla
+from palladio.pallas_kernels.cpu_native.calls import paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
 
 
@@ -21,9 +20,7 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
         raise NotImplementedError("needs our C++ for CPUs, see --cpu-kernels")
     if kv_pages.dtype != jnp.float32:
         raise NotImplementedError(f"needs a KV cache of float32, not {kv_pages.dtype}")
-    if metadata.kind != "decode":
-        return xla.attention(q, kv_pages, metadata, options)
-    out = decode_attention(
+    out = paged_attention(
         q.astype(jnp.float32) * (options.scale * options.k_scale),
         kv_pages,
         metadata.query_start,

@@ -21,7 +21,7 @@ from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
 from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.errors import OverloadedError
+from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.model_messages import ModelMessage
@@ -144,9 +144,12 @@ class EngineCore:
         """Queues a request.
 
         Raises:
-            InvalidRequestError: a part of its prompt is gone, or fits no step.
+            InvalidRequestError: a part of its prompt is gone, or fits no step; or a request of its id has not ended.
             OverloadedError: the queue is full.
         """
+        name = request.request_id
+        if self._scheduler.find(name) is not None or self._grammars.has(name):
+            raise InvalidRequestError(f"a request with id {name!r} is already running", param="rid")
         new = Request.of(request)
         params = request.params
         self._scheduler.check(new, len(self._grammars.waiting))

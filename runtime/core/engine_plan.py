@@ -260,6 +260,7 @@ def device_shape(
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
         proposer=proposer_of(config.speculative),
         has_plain_tier=limits.has_plain_tier,
+        joined_rows=limits.joined_rows,
         num_embeds=pool_rows(limits.max_step_tokens) if config.source.enable_input_embeds else 0,
         hidden_size=model.hidden_size,
     )

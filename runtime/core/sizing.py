@@ -45,6 +45,9 @@ class PlatformDefaults:
             outside of its matrix units, by XLA's estimate eight times slower than memory.
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
             the search for thresholds by a loop of no turns; a GPU would wait for its host there: it always searches.
+        joined_rows: decode steps of so many rows or fewer sample in the program that computes them, unless rows need a
+            mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
+            that compute; an accelerator computes while the next one is started.
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
@@ -61,6 +64,7 @@ class PlatformDefaults:
     fine_hidden_size: int | None
     min_decode: int
     has_plain_tier: bool
+    joined_rows: int
     mixes: bool
     pool_per_request: int | None
     least_page_bytes: int
@@ -78,6 +82,7 @@ class PlatformDefaults:
                 fine_hidden_size=512,
                 min_decode=1,
                 has_plain_tier=False,
+                joined_rows=4,
                 mixes=False,
                 pool_per_request=1024,
                 least_page_bytes=0,
@@ -91,6 +96,7 @@ class PlatformDefaults:
             fine_hidden_size=None,
             min_decode=2,
             has_plain_tier=platform == "gpu",
+            joined_rows=0,
             mixes=True,
             pool_per_request=None,
             least_page_bytes=32 * 1024 if platform == "tpu" else 0,
@@ -168,7 +174,7 @@ class EngineLimits:
         mixes: prefill steps decode as well.
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
         is_fine: see Buckets.create.
-        has_plain_tier, least_page_bytes: see PlatformDefaults.
+        has_plain_tier, joined_rows, least_page_bytes: see PlatformDefaults.
     """
 
     num_ranks: int
@@ -180,6 +186,7 @@ class EngineLimits:
     useful_pool_tokens: int
     is_fine: bool
     has_plain_tier: bool
+    joined_rows: int
     least_page_bytes: int
 
     @classmethod
@@ -224,6 +231,7 @@ class EngineLimits:
             useful_pool_tokens=useful,
             is_fine=defaults.fine_hidden_size is not None and model.hidden_size >= defaults.fine_hidden_size,
             has_plain_tier=defaults.has_plain_tier,
+            joined_rows=defaults.joined_rows,
             least_page_bytes=defaults.least_page_bytes,
         )
 

@@ -365,7 +365,8 @@ def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
     if classifier is None:
         return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes)
     names = list(classifier.labels)
-    classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges=classifier.is_difference)
+    judges, joins = classifier.is_difference, bool(classifier.tokens)
+    classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
     return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes)
 
 

@@ -99,6 +99,7 @@ class DeviceShape:
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         proposer: of drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
+        joined_rows: decode steps of so many rows or fewer have programs that sample as well; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
         hidden_size: numbers of a row (D).
         num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
@@ -117,6 +118,7 @@ class DeviceShape:
     pooled_size: int = 0
     proposer: Proposer | None = None
     has_plain_tier: bool = False
+    joined_rows: int = 0
     num_embeds: int = 0
     hidden_size: int = 0
     num_snapshots: int = 0

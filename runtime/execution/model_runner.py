@@ -164,7 +164,7 @@ class ForwardedStep:
     Attributes:
         form: of the vectors. hosts: they, by rank.
         tier: that its rows ask for; known only now: a request may end before the second half, and give up its slot.
-        last_array: what was dispatched last; None if the step decodes several times: all of it is the second half.
+        last_array: what was dispatched last; None if one program does all of it: that is the second half.
     """
 
     planned: ScheduledStep
@@ -213,9 +213,9 @@ class ModelRunner:
         form, hosts = self._build(step)
         for number in range(max([len(host.early_updates) for host in hosts])):
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
-        last_array = None
+        last_array, tier = None, self._tier(hosts)
         self._copy_states(step, "before")
-        if form.layout.num_steps == 1:
+        if not self._is_one_program(step, form, tier):
             if step.kind == "verify":
                 self.executor.run(Draft.key_of(form.num_sampled), [host.forward for host in hosts])
             sizes, arrays = (form.layout.num_requests, form.layout.num_tokens), [[host.forward for host in hosts]]
@@ -225,7 +225,7 @@ class ModelRunner:
                 self.executor.run(Forward.key_of(*sizes), *arrays)
             self._copy_states(step, "after")
             last_array = next(iter(self.executor.state.last_hidden.values()))
-        return ForwardedStep(step, form, hosts, self._tier(hosts), last_array)
+        return ForwardedStep(step, form, hosts, tier, last_array)
 
     def sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
         """Dispatches the second half.
@@ -236,7 +236,7 @@ class ModelRunner:
         """
         if not self._design.generates:
             step = self._pool(forwarded)
-        elif forwarded.form.layout.num_steps > 1:
+        elif forwarded.last_array is None:
             step = self._decode(forwarded)
         else:
             step = self._sample(forwarded, masks)
@@ -296,6 +296,16 @@ class ModelRunner:
         form = StepForm.of(step, self._design.layouts, self._buckets)
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
 
+    def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
+        """Whether one program computes the step and samples. Where it is not built yet, two do."""
+        if form.layout.num_steps > 1:
+            return True
+        if step.kind != "decode" or step.is_constrained or not self._design.joins(form.layout, tier):
+            return False
+        num_rows = form.layout.num_requests
+        key = Decode.key_of(num_rows, tier=self.programs.tier(Decode, num_rows, tier))
+        return self._is_lazy or key in self.programs.built
+
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
         step, form = forwarded.planned, forwarded.form
         key = Pool.key_of(form.layout.num_requests, form.layout.num_tokens)
@@ -304,7 +314,7 @@ class ModelRunner:
 
     def _sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
         form, hosts, tier, last_array = forwarded.form, forwarded.hosts, forwarded.tier, forwarded.last_array
-        assert last_array is not None, "a step of one forward pass"
+        assert last_array is not None, "see `sample`"
         output: SampleOutput | None = None
         if form.num_sampled:
             if masks is not None and tier not in MASKED_TIERS:

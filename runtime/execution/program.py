@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
-from palladio.runtime.execution.batch_builder import NUM_COLUMNS, StepLayouts
+from palladio.runtime.execution.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
@@ -92,6 +92,12 @@ class ProgramDesign:
     def tiers(self) -> tuple[SampleTier, ...]:
         """Those in which steps are sampled."""
         return tuple(tier for tier in TIERS if tier != "plain" or self.shape.has_plain_tier)
+
+    def joins(self, layout: ForwardLayout, tier: SampleTier) -> bool:
+        """Whether a decode step of one forward pass and its sampling are one program. Not where drafts are looked up:
+        `Forward` keeps the tokens that it computes."""
+        is_plain = tier != "full" and tier not in MASKED_TIERS and self.shape.proposer is None
+        return is_plain and layout.num_requests <= self.shape.joined_rows
 
     @property
     def generates(self) -> bool:

@@ -35,6 +35,7 @@ from palladio.runtime.execution.step_functions import (
 )
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
+from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 # A mask is for one step: it depends on the token before.
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts
@@ -153,7 +154,8 @@ class WriteEmbeds(Program):
 
 
 class Decode(SamplingProgram):
-    """Several decode steps in one. Takes both vectors, of forward and of sample; gives SampleOutput, stacked."""
+    """Decode steps that sample: several, or a small one, which two programs would take longer to start than to run.
+    Takes both vectors, of forward and of sample; gives SampleOutput, of several steps stacked."""
 
     kind = "decode"
     runs_layers = True
@@ -164,8 +166,12 @@ class Decode(SamplingProgram):
 
     @classmethod
     def declare(cls, design: ProgramDesign) -> Iterable[Self]:
-        layouts = [layout for layout in design.layouts.decode.values() if layout.num_steps > 1 and design.generates]
-        return [cls(design, layout, tier) for layout in layouts for tier in design.tiers if tier != "masked"]
+        layouts = design.layouts.decode.values() if design.generates else ()
+        each = [(layout, tier) for layout in layouts for tier in design.tiers if tier != "masked"]
+        return [cls(design, *one) for one in each if one[0].num_steps > 1 or design.joins(*one)]
+
+    def is_needed(self, buckets: Buckets) -> bool:
+        return self._layout.num_steps > 1 and super().is_needed(buckets)
 
     def takes(self, state: DeviceState) -> Takes:
         donated = {"kv_cache": state.kv_cache, "tables": state.tables, "lengths": state.lengths}

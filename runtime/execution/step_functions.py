@@ -190,7 +190,7 @@ def decode_steps(
     page_size: int,
     tier: SampleTier,
 ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState], SampleOutput]:
-    """layout.num_steps decode steps, each sampling the next one's tokens.
+    """layout.num_steps decode steps, each sampling the next one's tokens; or one, whose output is that of `sample`.
 
     A row runs until it comes to its end. After that it changes nothing.
 
@@ -200,7 +200,8 @@ def decode_steps(
         logits_of: hidden [B, D] → f32[B, V].
 
     Returns:
-        The new state, and the outputs, stacked: token_ids i32[num_steps, B] and so on; and how many each row has.
+        The new state, and the outputs, of several steps stacked: token_ids i32[num_steps, B] and so on; and how many
+        each row has.
     """
     kv_cache, tables, lengths, sampler = state
     counts, slots, _, ends, updates, _ = (packed[part] for part in layout.sections)
@@ -222,6 +223,9 @@ def decode_steps(
         return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
     carry = kv_cache, lengths, sampler
+    if layout.num_steps == 1:
+        (kv_cache, lengths, sampler), output = step(carry, None)
+        return (kv_cache, tables, lengths, sampler), output
     (kv_cache, new_lengths, sampler), outputs = jax.lax.scan(step, carry, length=layout.num_steps)
     outputs = dataclasses.replace(outputs, counts=new_lengths[slots] - lengths[slots])
     return (kv_cache, tables, new_lengths, sampler), outputs

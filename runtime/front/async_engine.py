@@ -20,12 +20,9 @@ from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.errors import (
-    ConfigError,
-    EngineDeadError,
-    OverloadedError,
-)
+from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
+from palladio.runtime.interface.front_number import PARENT, first_call, id_mark
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
@@ -52,7 +49,6 @@ from palladio.runtime.text.tokenizer import Tokenizer
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen
 _EXPIRE_INTERVAL = 0.1
-_NOBODY = -1  # who asks when nobody waits for the answer
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +62,10 @@ class AsyncEngine:
 
     Args:
         transport: to an engine in a thread of this process, or in a process of its own (which a server wants).
+        number: of this front, see front_number.
     """
 
-    def __init__(self, config: EngineConfig, transport: EngineTransport) -> None:
+    def __init__(self, config: EngineConfig, transport: EngineTransport, number: int = PARENT) -> None:
         self.config = config
         self.tokenizer: Tokenizer | None = None
         self.sampling_defaults: Mapping[str, Any] = {}
@@ -87,13 +84,15 @@ class AsyncEngine:
         self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
         self._tokenizer_loaded = False
         self._settled = asyncio.Event()  # no longer starting
+        self._dead = asyncio.Event()
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._payloads = PayloadStore()
-        self._calls = ControlCalls(transport.send)
+        self._number = number
+        self._calls = ControlCalls(transport.send, first_call(number))
         self.model = ModelSwitch(self._call, self.abort, config.source.weight_version, config.parallel.num_hosts)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
-        self.liveness = Liveness(lambda: transport.send(GetStats(_NOBODY)), timeout)
+        self.liveness = Liveness(lambda: transport.send(GetStats(first_call(number) - 1)), timeout)
 
     @property
     def state(self) -> EngineState:
@@ -136,6 +135,10 @@ class AsyncEngine:
         await self._settled.wait()
         if self._phase == "dead" and self._failure is not None:
             raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
+
+    async def wait_dead(self) -> None:
+        """Returns when the engine is dead for good, before requests are told of it."""
+        await self._dead.wait()
 
     async def shutdown(self, drain_seconds: float = 0.0) -> None:
         """Refuses new requests, gives the running ones `drain_seconds`, aborts the rest, ends the engine.
@@ -227,12 +230,7 @@ class AsyncEngine:
             config = await self._resolve()
             if not self._transport.shares_interpreter:  # two threads importing jax and transformers get in each
                 self._transport.start(config, self._on_message)  # other's way; two processes save the time
-            source = config.source
-            if not source.skip_tokenizer_init:
-                folder = source.tokenizer_path or source.model_path
-                self.tokenizer = await asyncio.to_thread(
-                    Tokenizer.load, folder, trust_remote_code=source.trust_remote_code
-                )
+            self.tokenizer = await self._load_tokenizer(config.source)
             self._tokenizer_loaded = True
             if self._transport.shares_interpreter:
                 self._transport.start(config, self._on_message)
@@ -244,6 +242,12 @@ class AsyncEngine:
         self._become_ready()
         if self._phase == "dead":
             await self._transport.stop(_STOP_TIMEOUT_STARTING)
+
+    async def _load_tokenizer(self, source: ModelSource) -> Tokenizer | None:
+        if source.skip_tokenizer_init:
+            return None
+        folder = source.tokenizer_path or source.model_path
+        return await asyncio.to_thread(Tokenizer.load, folder, trust_remote_code=source.trust_remote_code)
 
     async def _resolve(self) -> EngineConfig:
         """The configuration with local directories, as the engine is told.
@@ -271,7 +275,7 @@ class AsyncEngine:
 
     def _become_ready(self) -> None:
         if self._phase == "starting" and self._info is not None and self._tokenizer_loaded:
-            self._front = RequestIntake(self._info, self.tokenizer, self.config.scheduler)
+            self._front = RequestIntake(self._info, self.tokenizer, self.config.scheduler, id_mark(self._number))
             self._phase = "ready"
             self._settle()
 
@@ -334,6 +338,7 @@ class AsyncEngine:
             return
         self._phase = "dead"
         self._failure = failure
+        self._dead.set()
         self._streams.fail_all(EngineDeadError(failure.message))
         self._calls.fail(EngineDeadError(failure.message))
         self._settle()

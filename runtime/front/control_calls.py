@@ -17,12 +17,16 @@ Ask = Callable[[Callable[[int], ToEngine], float], Awaitable[ControlReply]]  # a
 
 
 class ControlCalls:
-    """Matches ControlReply messages to those who wait for them."""
+    """Matches ControlReply messages to those who wait for them.
 
-    def __init__(self, send: Callable[[ToEngine], None]) -> None:
+    Args:
+        first: the id of the first question.
+    """
+
+    def __init__(self, send: Callable[[ToEngine], None], first: int = 0) -> None:
         self._send = send
         self._waiting: dict[int, asyncio.Future[ControlReply]] = {}
-        self._ids = itertools.count()
+        self._ids = itertools.count(first)
 
     async def ask(self, message: Callable[[int], ToEngine], timeout: float) -> ControlReply:
         """Sends `message(call_id)` and waits for the answer.

@@ -66,16 +66,22 @@ class RequestIntake:
         info: the engine's limits.
         tokenizer: None with skip_tokenizer_init.
         scheduler: which options have an effect, and their defaults.
+        mark: of this front, in engine-side ids.
     """
 
     def __init__(
-        self, info: EngineReady, tokenizer: Tokenizer | None, scheduler: SchedulerConfig = SchedulerConfig()
+        self,
+        info: EngineReady,
+        tokenizer: Tokenizer | None,
+        scheduler: SchedulerConfig = SchedulerConfig(),
+        mark: str = "",
     ) -> None:
         self._info = info
         self._scheduler = scheduler
         self._room = LengthLimit.of(info)
         self._tokenizer = tokenizer
         self._random = random.Random(info.random_seed)
+        self._mark = mark
         self._serial = itertools.count()
         self._eos_ids = [*info.eos_token_ids, *(() if tokenizer is None else tokenizer.end_ids)]
 
@@ -141,7 +147,7 @@ class RequestIntake:
                 thinking=thinking,
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
-            engine_id = f"{name}~{next(self._serial):x}"
+            engine_id = f"{name}~{self._mark}{next(self._serial):x}"
             new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
             samples.append(dataclasses.replace(new, media=request.media) if request.media else new)
         return samples

@@ -153,7 +153,7 @@ def _pair_requests(
             message = "{param} must be a list of pairs of texts, none of them empty"
             raise InvalidRequestError.of(message, param="prompt")
         query, document = pair
-        whole = pair_prompt("judged" if classes.judges else "joined", query, document, instruct)
+        whole = pair_prompt(classes.pair_format, query, document, instruct)
         ids = whole.encode(engine.tokenizer)
         requests.append(GenerationRequest(uuid.uuid4().hex, ids, EMBEDDING_PARAMS, received=now))
     return requests

@@ -1,7 +1,7 @@
 """Classes as callers get them: which there are, and the probabilities that their logits stand for."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,19 @@ class ClassSpec:
         activation: what makes probabilities of logits: each by itself, all together, or nothing.
         pad_token_id: does not count at the end of a prompt; None: all tokens count.
         judges: there is one class, and the model says by "yes" or "no" how likely it is, as a reranker does.
+        joins: classes are tokens of a causal model's head, so a query and a document are one text.
     """
 
     labels: list[str]
     activation: ClassActivation
     pad_token_id: int | None = None
     judges: bool = False
+    joins: bool = False
+
+    @property
+    def pair_format(self) -> Literal["paired", "joined", "judged"]:
+        """Of prompts of a query and a document, see runtime/text/pair_prompts.py."""
+        return "judged" if self.judges else "joined" if self.joins else "paired"
 
     def without_padding(self, prompt_ids: list[int]) -> list[int]:
         """A prompt up to its last token that counts; of one that has none, the first token, as in transformers."""

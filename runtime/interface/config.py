@@ -183,7 +183,7 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
             --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
-        cpu_kernels: Kernels of a CPU for decode attention, and for products of a few rows with 16-bit or 8-bit weights.
+        cpu_kernels: Kernels of a CPU for attention, and for products with 16-bit or 8-bit weights.
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
             own operations. auto: native for models of hidden size 512 or more and for 8-bit weights, where a C++
             compiler is on PATH; else xla. The log says which.

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal, Self
 
+from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
 from palladio.runtime.interface.timeline import Timeline
@@ -110,15 +111,6 @@ class PrefillChunk:
         return PrefillChunk(self.time, self.tokens, self.step_tokens, self.bucket_tokens, self.seconds)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LostPages:
-    """A retraction: when (seconds since the epoch), and how many tokens of cache the request gave up; those that the
-    prefix cache still has when it is admitted again are not computed again."""
-
-    time: float
-    tokens: int
-
-
 @dataclasses.dataclass(slots=True)
 class RequestTrace:
     """What happened to a request so far.
@@ -132,6 +124,7 @@ class RequestTrace:
         compile_seconds: that steps took to compile programs while it was here.
         drafts: its own.
         timeline: see RequestOptions.timeline; of an engine's output: what came since the last one.
+        snapshots: where it began at one, likewise the first MAX_CHUNKS.
     """
 
     queued: float = 0.0
@@ -143,6 +136,7 @@ class RequestTrace:
     compile_seconds: float = 0.0
     drafts: DraftCounts = dataclasses.field(default_factory=DraftCounts)
     timeline: Timeline | None = None
+    snapshots: list[SnapshotHit] = dataclasses.field(default_factory=list)
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         self.num_chunks += 1
@@ -157,6 +151,10 @@ class RequestTrace:
         if len(self.retractions) < MAX_CHUNKS:
             self.retractions.append(lost)
 
+    def add_snapshot(self, hit: SnapshotHit) -> None:
+        if len(self.snapshots) < MAX_CHUNKS:
+            self.snapshots.append(hit)
+
     def add_decoding(self, steps: DecodeSteps) -> None:
         """Args: steps: of the engine, while the request decoded."""
         self.decode = self.decode.plus(steps)
@@ -170,11 +168,10 @@ class RequestTrace:
 
     def copy(self) -> "RequestTrace":
         """One that later events do not change."""
-        chunks, retractions, seconds = [c.copy() for c in self.chunks], list(self.retractions), self.compile_seconds
-        drafts = DraftCounts(*vars(self.drafts).values())
-        return RequestTrace(
-            self.queued, self.waits.copy(), chunks, self.num_chunks, retractions, self.decode, seconds, drafts
-        )
+        chunks, lost, seconds = [c.copy() for c in self.chunks], list(self.retractions), self.compile_seconds
+        drafts, waits = DraftCounts(*vars(self.drafts).values()), self.waits.copy()
+        fields = (self.queued, waits, chunks, self.num_chunks, lost, self.decode, seconds, drafts)
+        return RequestTrace(*fields, snapshots=list(self.snapshots))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,26 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import zmq
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
-from palladio.runtime.process.codec import (
-    FROM_ENGINE,
-    TO_ENGINE,
-    Bootstrap,
-    address,
-    from_engine_codec,
-    open_socket,
-    to_engine_codec,
-)
+from palladio.runtime.process.codec import FROM_ENGINE, Bootstrap
+from palladio.runtime.process.engine_sockets import EngineSockets
 from palladio.runtime.process.transport import ENGINE_CORE, Receive
 from palladio.runtime.telemetry.logs import current_format
 
 _MAX_SOCKET_PATH = 90  # the kernel takes 107 bytes; the socket's name needs some of them
-_MAX_BURST = 64  # messages handled before the event loop may do something else
 _EXIT_GRACE = 0.1  # seconds in which a dead child's last words may still arrive
-_RECONNECT_MS = 20  # until the child listens
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})  # faulthandler logs the stacks
 
 logger = logging.getLogger(__name__)
@@ -47,21 +37,36 @@ class ProcessTransport:
     Args:
         core_factory: `module:attribute.path` of the core's factory, imported in the child.
         environment: variables that the child gets beside this process's own.
+        has_fronts: the engine serves other processes, and this one only owns it.
     """
 
     shares_interpreter = False
 
-    def __init__(self, core_factory: str = ENGINE_CORE, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        core_factory: str = ENGINE_CORE,
+        *,
+        environment: Mapping[str, str] | None = None,
+        has_fronts: bool = False,
+    ) -> None:
         self._core_factory = core_factory
         self._environment = dict(environment or {})
+        self._has_fronts = has_fronts
         self._child: _Child | None = None
 
     @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.process.pid
 
+    @property
+    def directory(self) -> str:
+        """Where the sockets to the running engine are; "": none runs."""
+        return "" if self._child is None else str(self._child.directory)
+
     def start(self, config: EngineConfig, receive: Receive) -> None:
-        self._child = _Child(config, receive, self._core_factory, self._environment)
+        level = logging.getLogger().getEffectiveLevel()
+        bootstrap = Bootstrap("", self._core_factory, level, config, current_format(), self._has_fronts)
+        self._child = _Child(bootstrap, receive, self._environment)
 
     def send(self, message: ToEngine) -> None:
         if self._child is not None:
@@ -83,46 +88,31 @@ class _Child:
         OSError: no directory for the sockets, or no process, can be made.
     """
 
-    def __init__(
-        self, config: EngineConfig, receive: Receive, core_factory: str, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap, receive: Receive, environment: Mapping[str, str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._receive = receive
-        self._encode = to_engine_codec().encode
-        self._decode = from_engine_codec().decode
         self._ready = False  # EngineReady was delivered
         self._failed = False  # EngineFailed was delivered
         self._stopping = False
         self._closed = False
         self._exited = asyncio.Event()
-        self._directory = _make_socket_dir()
-        self._context = zmq.Context()
-        try:
-            self._outgoing = open_socket(self._context, zmq.PUSH, linger=0)
-            self._outgoing.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-            # Each side connects what it sends on: then nothing is lost before the other is there.
-            self._outgoing.connect(address(self._directory, TO_ENGINE))
-            self._incoming = open_socket(self._context, zmq.PULL, linger=0)
-            self._incoming.bind(address(self._directory, FROM_ENGINE))
-            level = logging.getLogger().getEffectiveLevel()
-            bootstrap = Bootstrap(str(self._directory), core_factory, level, config, current_format())
-            first_line = msgspec.json.encode(bootstrap) + b"\n"
+        self.directory = _make_socket_dir()
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            self._sockets = EngineSockets(self.directory, FROM_ENGINE, self._deliver)
+            stack.callback(self._sockets.close)
+            told = msgspec.structs.replace(bootstrap, socket_dir=str(self.directory))
+            first_line = msgspec.json.encode(told) + b"\n"
             self.process = _spawn(environment)
-        except BaseException:
-            self._context.destroy(linger=0)
-            shutil.rmtree(self._directory, ignore_errors=True)
-            raise
-        self._loop.add_reader(self._incoming.getsockopt(zmq.FD), self._on_readable)
+            stack.pop_all()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died already: the watcher says so
             self.process.stdin.write(first_line)
             self.process.stdin.flush()
         threading.Thread(target=self._watch, name="palladio-watch", daemon=True).start()
-        self._on_readable()  # the descriptor is edge-triggered: look once
 
     def send(self, message: ToEngine) -> None:
-        if not self._closed:
-            self._outgoing.send(self._encode(message), zmq.NOBLOCK)
+        self._sockets.send(message)
 
     async def stop(self, timeout: float) -> None:
         """Ends the child, by force after `timeout` seconds, and frees what belonged to it."""
@@ -138,23 +128,11 @@ class _Child:
         if self._closed:
             return  # someone else stopped it meanwhile
         self._closed = True
-        self._loop.remove_reader(self._incoming.getsockopt(zmq.FD))
-        self._context.destroy(linger=0)
+        self._sockets.close()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _on_readable(self) -> None:
-        if self._closed:
-            return
-        for _ in range(_MAX_BURST):
-            try:
-                frame = self._incoming.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._deliver(self._decode(frame))
-        self._loop.call_soon(self._on_readable)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _deliver(self, message: FromEngine) -> None:
         if self._failed:
@@ -171,11 +149,11 @@ class _Child:
     def _on_exit(self, code: int) -> None:
         self._exited.set()
         if not self._stopping:
-            self._on_readable()
+            self._sockets.read()
             self._loop.call_later(_EXIT_GRACE, self._report_exit, code)
 
     def _report_exit(self, code: int) -> None:
-        self._on_readable()
+        self._sockets.read()
         if not self._stopping:
             self._deliver(EngineFailed(_describe_exit(code), config=False))
 

@@ -310,14 +310,19 @@ class CacheManager:
     def num_lost_tokens(self, request: Request) -> int:
         """Computed tokens of a running request that nobody else holds: a retraction may lose them. Where layers keep
         states, those behind its last snapshot, which it would compute again in any case."""
-        if self.snapshots is not None:
-            return request.num_computed - self.snapshots.reach(request)
+        behind = self.snapshot_tokens(request)
+        if behind is not None:
+            return request.num_computed - behind
         shared, node = 0, request.node
         while node is not None:
             if node.lock_count > 1:
                 shared += len(node.pages)
             node = node.parent
         return request.num_computed - shared * self.page_size
+
+    def snapshot_tokens(self, request: Request) -> int | None:
+        """Tokens of a running request that its last snapshot is behind; None: no layer keeps a state."""
+        return None if self.snapshots is None else self.snapshots.reach(request)
 
     def flush(self) -> None:
         """Drops cached prefixes that no request uses."""

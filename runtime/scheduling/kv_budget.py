@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from palladio.runtime.interface.outputs import LostPages
+from palladio.runtime.interface.cache_events import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.radix_node import RadixNode
@@ -327,7 +327,8 @@ class Retractor:
 
     def retract(self, request: Request) -> None:
         """Takes a running request's pages and slot, and puts it back into the queue."""
-        request.trace.add_retraction(LostPages(time.time(), self._cache.num_lost_tokens(request)))
+        lost = LostPages(time.time(), self._cache.num_lost_tokens(request), self._cache.snapshot_tokens(request))
+        request.trace.add_retraction(lost)
         request.num_retractions += 1
         self._suspend(request)
 

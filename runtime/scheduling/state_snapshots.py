@@ -20,8 +20,10 @@ request's slot: the device runs steps in order, and in each step first copies in
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 
+from palladio.runtime.interface.cache_events import SnapshotHit
 from palladio.runtime.scheduling.radix_cache import RadixCache
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
@@ -109,6 +111,7 @@ class StateSnapshots:
         if node.snapshot:
             self._slots.use(node)
             self._restores.append((node.snapshot, request.slot))
+            request.trace.add_snapshot(SnapshotHit(time.time(), node.snapshot, request.num_computed))
 
     def stop(self, request: Request, start: int, stop: int) -> int:
         """Where a chunk that could end at `stop` ends: there, or at the first place before that is worth a snapshot."""

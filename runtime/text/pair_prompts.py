@@ -15,8 +15,9 @@ _HEAD = (
 )
 _TAIL = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
-PairFormat = Literal["joined", "judged"]
-"""joined: the document follows the query. judged: Qwen3-Reranker's prompt, which ends where "yes" or "no" follows."""
+PairFormat = Literal["paired", "joined", "judged"]
+"""paired: query and document are tokenized each by itself, as transformers does with text and text_pair. joined: they
+are one text. judged: Qwen3-Reranker's prompt, which ends where "yes" or "no" follows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,20 +25,24 @@ class PairPrompt:
     """Attributes:
     head, tail: stay whole, and have no special tokens but their own.
     body: may be cut at its end.
+    query: stands before the body, and is tokenized by itself; then there is no head and no tail.
     """
 
     head: str
     body: str
     tail: str
+    query: str = ""
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
         """Its token ids, nothing cut."""
+        if self.query:
+            return tokenizer.encode_pair(self.query, self.body)
         head, tail = (tokenizer.encode(text, False) if text else [] for text in (self.head, self.tail))
         return head + tokenizer.encode(self.body, not self.head) + tail
 
     @property
     def num_characters(self) -> int:
-        return len(self.head) + len(self.body) + len(self.tail)
+        return len(self.query) + len(self.head) + len(self.body) + len(self.tail)
 
 
 def pair_prompt(form: PairFormat, query: str, document: str, instruction: str | None = None) -> PairPrompt:
@@ -47,7 +52,9 @@ def pair_prompt(form: PairFormat, query: str, document: str, instruction: str | 
     Args:
         instruction: what a judge is told to look for; None: answers to a web search.
     """
-    if form == "joined" or JUDGE_MARK in query:
+    if form == "paired" and JUDGE_MARK not in query:
+        return PairPrompt("", document, "", query)
+    if form != "judged" or JUDGE_MARK in query:
         return PairPrompt("", query + document, "")
     body = f"<Instruct>: {instruction or DEFAULT_INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
     return PairPrompt(_HEAD, body, _TAIL)

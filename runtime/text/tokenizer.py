@@ -180,6 +180,29 @@ class Tokenizer:
             return ids[1:]
         return ids
 
+    def encode_pair(
+        self, first: str, second: str, add_special_tokens: bool = True, limit: int | None = None
+    ) -> list[int]:
+        """Token ids of two texts, each divided by itself, with the tokenizer's special tokens for a pair.
+
+        Args:
+            limit: most tokens in all: the second text loses its end, and then the first one.
+
+        Raises:
+            InvalidRequestError: a text has lone surrogates.
+        """
+        parts = [self.encode(text, False) for text in (first, second)]
+        if self._fast is None:
+            special = self._hf.num_special_tokens_to_add(pair=True) if add_special_tokens else 0
+            _cut_pair(parts, limit, special)
+            ids: list[int] = self._hf.build_inputs_with_special_tokens(*parts) if special else parts[0] + parts[1]
+            return ids
+        _cut_pair(parts, limit, self._fast.num_special_tokens_to_add(True) if add_special_tokens else 0)
+        whole = [self._fast.encode(text, add_special_tokens=False) for text in (first, second)]
+        for encoding, part in zip(whole, parts, strict=True):
+            encoding.truncate(len(part))
+        return list(self._fast.post_process(*whole, add_special_tokens).ids)
+
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
@@ -321,6 +344,13 @@ class Tokenizer:
 def _is_not_about_torch(record: logging.LogRecord) -> bool:
     """False for the notice that transformers logs on import without torch; only its tokenizers are used here."""
     return "PyTorch was not found" not in record.getMessage()
+
+
+def _cut_pair(parts: list[list[int]], limit: int | None, num_special: int) -> None:
+    """Shortens the second one, and if that does not do, the first one; a token stays of each."""
+    for place in (1, 0):
+        if limit is not None and (excess := sum(map(len, parts)) + num_special - limit) > 0:
+            del parts[place][max(1, len(parts[place]) - excess) :]
 
 
 def _why_unusable(path: Path, error: Exception) -> str:

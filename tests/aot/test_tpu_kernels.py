@@ -56,19 +56,33 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("chip", "decode", "prefill"),
-    [("v4", 1.2, 1.3), ("v5e", 0.5, 1.1), ("v5p", 1.1, 1.1), ("v6e", 0.5, 1.5), ("7x", 0.95, 1.3)],
+    ("chip", "decode", "wide_decode", "prefill"),
+    [
+        ("v4", 1.2, 2.8, 1.3),
+        ("v5e", 0.4, 1.05, 1.1),
+        ("v5p", 1.0, 2.9, 1.1),
+        ("v6e", 0.45, 0.85, 1.5),
+        ("7x", 0.75, 1.25, 1.3),
+    ],
 )
-def test_latent_attention_compiles_and_its_loops_stay_within_their_budget(chip, decode, prefill, tmp_path):
-    """Shares of the time of a block's copy for 16 heads a device, and of the time of its products for chunks."""
+def test_latent_attention_compiles_and_its_loops_stay_within_their_budget(chip, decode, wide_decode, prefill, tmp_path):
+    """Shares of the time of a block's copy for 16 and 128 heads a device, and of its products' time for chunks."""
     rows = _run("latent_schedule.py", tmp_path, "--chips", chip)["rows"]
     assert len(rows) == 4
     for row in rows:
         assert row["wrong"] == [], row
         if row["kind"] == "prefill":
             assert row["masked_bundles"] <= prefill * row["product_cycles"], row
-        elif row["heads"] == 16:
-            assert row["masked_bundles"] <= decode * row["copy_cycles"], row
+        else:
+            share = decode if row["heads"] == 16 else wide_decode
+            assert row["masked_bundles"] <= share * row["copy_cycles"], row
+
+
+@pytest.mark.parametrize(("chip", "bundles"), [("v5e", 400), ("v6e", 205), ("7x", 200)])
+def test_experts_of_4_bits_are_widened_within_their_budget(chip, bundles, tmp_path):
+    (row,) = _run("expert_schedule.py", tmp_path, "--chip", chip)["rows"]
+    assert row["turn_bundles"] <= bundles, row
+    assert row["step_bundles"] <= 300, row
 
 
 @pytest.mark.parametrize(("page_size", "kv_heads"), [(16, 8), (32, 2), (64, 1)])

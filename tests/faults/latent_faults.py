@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_ENGINE, _KERNELS = ("tests/runtime/core/test_engine_goldens.py",), "tests/pallas_kernels/test_latent_attention_"
+_ENGINE, _KERNELS = ("tests/runtime/core/test_every_family.py",), "tests/pallas_kernels/test_latent_attention_"
 
 LATENT_FAULTS: tuple[Fault, ...] = (
     Fault(

@@ -173,8 +173,8 @@ MODEL_FAULTS = (
     Fault(
         "the largest number of four bits is 5",
         "pallas_kernels/grouped_matmul/scales.py",
-        "jnp.clip(signed, -6, 6)).astype",
-        "jnp.clip(signed, -7, 7)).astype",
+        "jnp.clip(step, -6, 6)).astype",
+        "jnp.clip(step, -7, 7)).astype",
         ("tests/pallas_kernels/test_grouped_matmul.py",),
     ),
     Fault(
@@ -285,6 +285,13 @@ MODEL_FAULTS = (
         "http/routes/scored_pairs.py",
         "Truncation(room, keeps_end=False)",
         "Truncation(room, keeps_end=True)",
+        PAIRS,
+    ),
+    Fault(
+        "a query and its document are tokenized as one text",
+        "runtime/interface/classes.py",
+        'else "joined" if self.joins else "paired"',
+        'else "joined" if self.joins else "joined"',
         PAIRS,
     ),
     Fault(

@@ -23,4 +23,11 @@ PAGE_FAULTS = (
     Fault("without the page its files need no key", _ROUTES, " if config.ui else frozenset()", "", _TESTS),
     Fault("the page needs a key", _ROUTES, "frozenset((*PAGES, *_other_paths()))", "frozenset(_other_paths())", _TESTS),
     Fault("behind a prefix the page is lost", _ROUTES, "if root else pages", "if not root else pages", _TESTS),
+    Fault(
+        "an error may be framed, and load what it likes",
+        "http/middleware.py",
+        "DOCS_POLICY if is_docs else DATA_POLICY",
+        "DOCS_POLICY",
+        ("tests/http/pages/test_pages.py",),
+    ),
 )

@@ -49,6 +49,20 @@ ROUTER_FAULTS = (
         ("tests/http/observability/test_metrics.py",),
     ),
     Fault(
+        "a scheduler looks for adapters and finds none told",
+        "http/observability/router_metrics.py",
+        '{"max_lora": "0", ',
+        '{"max_loras": "0", ',
+        ("tests/http/observability/test_scheduler_rules.py",),
+    ),
+    Fault(
+        "a repeated id is served beside the first request",
+        "http/security/callers.py",
+        "if key in self._requests:",
+        "if key in self._requests and not name:",
+        ("tests/http/routes/test_router_retries.py",),
+    ),
+    Fault(
         "routers are not told of the pages that are evicted",
         "runtime/scheduling/radix_cache.py",
         "self._events.remove(leaf, kept)",

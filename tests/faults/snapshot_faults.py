@@ -102,7 +102,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a retraction's loss counts all tokens",
         _ROOM + "cache_manager.py",
-        "return request.num_computed - self.snapshots.reach(request)",
+        "return request.num_computed - behind",
         "return request.num_computed",
         SNAPSHOTS,
     ),
@@ -133,6 +133,13 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
         "runtime/execution/cache_programs.py",
         "if slots is not None:",
         "if slots is None:",
+        ENGINE,
+    ),
+    Fault(
+        "an explanation does not tell how far a snapshot reached",
+        "runtime/scheduling/state_snapshots.py",
+        "SnapshotHit(time.time(), node.snapshot, request.num_computed)",
+        "SnapshotHit(time.time(), node.snapshot, 0)",
         ENGINE,
     ),
     Fault(

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -16,13 +18,16 @@ from palladio.http.app import create_app
 from palladio.http.observability.observer import Observer
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import Storage
+from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
+from tests.postgres_server import PostgresServer, missing
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 Serve = Callable[..., str]
+OpenStorage = Callable[[Path], Storage]
 
 
 class QuickServer(uvicorn.Server):
@@ -70,6 +75,39 @@ def running_server(
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """It is left running: who stops it starts it again."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    server = PostgresServer.create()
+    server.start()
+    yield server
+    server.remove()
+
+
+_SCHEMAS = itertools.count(1)
+
+
+@pytest.fixture
+def database_url(postgres: PostgresServer) -> SecretUrl:
+    """Of an empty database."""
+    return SecretUrl(postgres.schema_url(f"test_{next(_SCHEMAS)}"))
+
+
+DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=DATABASES)
+def open_storage(request: pytest.FixtureRequest) -> OpenStorage:
+    """Opens a storage in a folder: with its own database, or with a shared one, which is the same each time."""
+    if request.param == "sqlite":
+        return Storage
+    shared = SharedDatabase(request.getfixturevalue("database_url"), num_connections=2)
+    return lambda folder: Storage(folder, shared=shared)
 
 
 @pytest.fixture

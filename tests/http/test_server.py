@@ -124,19 +124,20 @@ def test_an_engine_that_cannot_start_ends_the_process(launch) -> None:
 
 
 def test_a_busy_port_is_a_config_error_that_names_it():
-    from palladio.http.server import _listen
+    from palladio.http.listening import listen
     from palladio.http.settings.http_config import HttpConfig
     from palladio.runtime.interface.errors import ConfigError
 
-    with _listen(HttpConfig(port=0)) as taken:
+    with listen(HttpConfig(port=0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"--port {port}: Address already in use"):
-            _listen(HttpConfig(port=port))
+            listen(HttpConfig(port=port))
 
 
 def test_a_second_server_is_told_of_the_port_not_of_its_folder(engine, tmp_path: Path) -> None:
     """Both take the folder of their port: the port is what to change."""
-    from palladio.http.server import _listen, serve
+    from palladio.http.listening import listen
+    from palladio.http.server import serve
     from palladio.http.settings.http_config import HttpConfig
     from palladio.http.storage.storage import Storage
     from palladio.runtime.interface.errors import ConfigError
@@ -144,7 +145,7 @@ def test_a_second_server_is_told_of_the_port_not_of_its_folder(engine, tmp_path:
     folder = tmp_path / "storage"
     storage = Storage(folder)
     try:
-        with _listen(HttpConfig(port=0)) as taken:
+        with listen(HttpConfig(port=0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(ConfigError, match=f"^cannot listen on --host 127.0.0.1 --port {port}: Address already"):
                 serve(engine, HttpConfig(port=port, file_storage_path=str(folder)))

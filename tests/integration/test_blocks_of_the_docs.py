@@ -37,6 +37,12 @@ PRINTED = {
     ("docs/clients.md", "Use Anthropic's SDK"): r".*Paris.*\n",
     ("docs/clients.md", "Set what SDKs do not know"): r"\d{3}\n",
 }
+# The same of those that need Ray; tests/integration/test_ray_serve.py runs them.
+OF_RAY = {
+    ("docs/ray.md", "Serve replicas"): r".*ready\n",
+    ("docs/ray.md", "Bulk jobs through a server"): r"(What is \d+ \+ 1\? -> .+\n){20}",
+    ("docs/ray.md", "Bulk jobs without a server"): r"(Story \d+: -> .*\n)(.*\n)*",
+}
 # The same for calls of curl; a page may have several under one heading.
 UPDATE = ("docs/rl.md", "Reinforcement learning: change the weights of a running server")
 CHAT = r'\{"id":.*"content":".+'

@@ -16,7 +16,7 @@ from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Weight
 
 PAGE_SIZE = 16
-FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, np.nan, -6, -4, -3, -2, -1.5, -1, -0.5], np.float32)
 MAX_LEN = 160
 
 

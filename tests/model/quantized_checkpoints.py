@@ -95,9 +95,15 @@ def ct_int8(rng: np.random.Generator, shape: tuple[int, int]) -> Stored:
     return {**stored, "weight_zero_point": (z - 128).astype(np.int8)}, wide
 
 
-def float8(rng: np.random.Generator, shape: tuple[int, int], form: str = "channel", static: bool = False) -> Stored:
-    """Args: form: of the scales: tensor, channel, or block of 32 × 16. static: with a scale of activations."""
-    rows, columns = {"tensor": shape, "channel": (1, shape[1]), "block": (32, 16)}[form]
+def float8(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    form: str = "channel",
+    static: bool = False,
+    block: tuple[int, int] = (32, 16),
+) -> Stored:
+    """Args: form: of the scales: tensor, channel, or block. static: with a scale of activations."""
+    rows, columns = {"tensor": shape, "channel": (1, shape[1]), "block": block}[form]
     scale = rng.uniform(0.5, 2.0, (-(-shape[0] // rows), -(-shape[1] // columns))).astype(np.float32)
     full = np.repeat(np.repeat(scale, rows, 0), columns, 1)[: shape[0], : shape[1]]
     values = (rng.normal(size=shape) * 0.1).astype(ml_dtypes.float8_e4m3fn)

@@ -82,8 +82,8 @@ def test_pages_tell_what_the_launcher_does():
 
 def test_installs_of_the_pages_are_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {name for page in pages() for name in re.findall(r"pip install '\.\[(\w+)\]'", page.read_text("utf-8"))}
-    assert named == {"tpu", "cuda13", "otel"}
+    named = {name for page in pages() for name in re.findall(r"pip install '\.\[([\w-]+)\]'", page.read_text("utf-8"))}
+    assert named == {"tpu", "cuda13", "object-store", "otel", "postgres", "ray"}
     assert named | {"cpu", "cuda12"} == set(extras)
 
 

@@ -64,6 +64,21 @@ def test_what_is_refused_says_what_to_use() -> None:
         assert str(error.value) == f"{name} is a {flag.of} flag: {flag.here}"
 
 
+def test_flags_of_windows_and_states_name_ours() -> None:
+    """Whatever else a server calls by such a name."""
+    for words, flag in (
+        ("--swa-full-tokens-ratio 0.5", "--max-total-tokens"),
+        ("--mamba-full-memory-ratio 0.4", "--state-snapshot-bytes"),
+        ("--mamba-anything 1", "--state-snapshot-interval"),
+        ("--calculate-kv-scales", "--kv-cache-dtype"),
+        ("--disable-hybrid-kv-cache-manager", "--context-length"),
+        ("--h11-max-incomplete-event-size 9", "--max-request-bytes"),
+    ):
+        with pytest.raises(ConfigError, match=flag):
+            parse(*words.split())
+    assert "has no effect: attention always computes" in parse("--ragged-mha", "True").warnings[0]
+
+
 def test_a_wrong_value_tells_whose_other_name_it_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse("--max-model-len", "many", "--page-size", "16")

@@ -1,10 +1,13 @@
 """Our own C++ for CPUs: the numbers of the plain definitions, and when it is not used."""
 
 import dataclasses
+import functools
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,8 @@ import pytest
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import calls, library
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul, reference
+from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
@@ -41,42 +45,100 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@needs_compiler
-@pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize(
-    ("outputs", "inputs"),
-    [((24,), 32), ((2, 13), 40), ((1,), 15), ((7,), 1), ((700,), 1031)],
-    ids=["whole blocks", "several dimensions", "one output", "one input", "several threads, and rests of both"],
-)
-def test_products(num_rows: int, outputs: tuple[int, ...], inputs: int) -> None:
-    rows = jnp.asarray(RNG.normal(size=(num_rows, inputs)), jnp.float32)
-    matrix = jnp.asarray(RNG.normal(size=(*outputs, inputs)), jnp.bfloat16)
-    out = jax.jit(lambda x, w: narrow_matmul(x, w, NATIVE))(rows, matrix)
-    assert (out.dtype, out.shape) == (jnp.float32, (num_rows, *outputs))
-    np.testing.assert_allclose(out, reference.matmul(rows, matrix), rtol=1e-5, atol=2e-5)
-    first = narrow_matmul(rows[:1], matrix, NATIVE)
-    np.testing.assert_array_equal(out[:1], first)  # whatever rows are beside it
+SIZES = [(32, 24), (15, 1), (1, 7), (40, 26), (1031, 141), (2049, 5), (4200, 6)]
+"""Inputs and outputs: whole blocks; one output; one input; rests of both; several threads; two and three parts."""
+COUNTS = (1, 2, 3, 4, 5, 7, 8, 37, 64, 65)
+"""Of rows: every block at the edges, and more than one panel."""
+only_avx2 = pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
+
+
+def rows_of(num_rows: int, inputs: int) -> jax.Array:
+    """Of sizes that differ by row."""
+    return jnp.asarray(RNG.normal(size=(num_rows, inputs)) * 10.0 ** RNG.integers(-3, 4, (num_rows, 1)), jnp.float32)
+
+
+def by_counts(multiply: Callable[[jax.Array], jax.Array], rows: jax.Array) -> np.ndarray:
+    """The result of all rows, which is that of fewer of them, bit for bit, whatever rows are beside them."""
+    *fewer, last = jax.jit(lambda rows: [multiply(rows[-count:]) for count in COUNTS])(rows)
+    out = np.asarray(last)
+    assert (out.dtype, out.shape[0]) == (np.float32, rows.shape[0])
+    for count, found in zip(COUNTS, fewer, strict=False):
+        np.testing.assert_array_equal(found, out[-count:])
+    return out
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("num_rows", [1, 3])
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (20, 7), (33, 16), (40, 300), (1031, 521)])
-def test_products_of_bytes(num_rows: int, inputs: int, outputs: int) -> None:
-    rows = RNG.normal(size=(num_rows, inputs)).astype(np.float32)
-    matrix = RNG.integers(-128, 128, (inputs, outputs), np.int8)
-    out = calls.rows_times_int8(jnp.asarray(rows), jnp.asarray(matrix))
-    np.testing.assert_allclose(out, rows.astype(np.float64) @ matrix, rtol=1e-5, atol=1e-2)
-
-
-DECODES = [case for case in CASES if case.kind == "decode" and case.kv_dtype == "float32"]
+@only_avx2
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+def test_products_of_bfloat16(inputs: int, outputs: int, only_avx2: bool) -> None:
+    rows, matrix = rows_of(max(COUNTS), inputs), jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
+    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2), rows)
+    rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
+    assert (np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)).all()
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("case", DECODES, ids=str)
-def test_attention_of_a_decode_step(case: Case) -> None:
+@only_avx2
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_avx2: bool) -> None:
+    rows = rows_of(max(COUNTS), inputs)
+    matrix = RNG.integers(-128, 128, (outputs, inputs)).astype(np.int8)
+    scales = RNG.uniform(0.5, 2, outputs).astype(np.float32)
+    zeros = RNG.integers(-128, 128, outputs).astype(np.float32) if outputs % 2 else None
+
+    def multiply(rows: jax.Array) -> jax.Array:
+        parts = (jnp.asarray(matrix), jnp.asarray(scales), None if zeros is None else jnp.asarray(zeros))
+        return calls.rows_times_int8(rows, *parts, bits=bits, only_avx2=only_avx2)
+
+    out = by_counts(multiply, rows)
+    largest = {8: 127, 16: 127 * 256}[bits]
+    steps = np.abs(rows).max(1, keepdims=True) / np.float32(largest)
+    whole = np.rint(np.asarray(rows) / steps).astype(np.float64)
+    wide = matrix.astype(np.float64) - (0 if zeros is None else zeros[:, None])
+    expected = whole @ wide.T * steps * scales
+    assert (np.abs(out - expected) <= 1e-6 * (np.abs(whole) @ (np.abs(wide) + 128).T * steps * scales)).all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@only_avx2
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("inputs", [2048, 9000])
+def test_the_largest_numbers_of_int8_do_not_overflow(inputs: int, bits: Literal[8, 16], only_avx2: bool) -> None:
+    signs = jnp.asarray([[1.0], [-1.0]])
+    rows = jnp.concatenate([3.5 * signs * jnp.ones(inputs), jnp.ones((1, inputs)).at[0, ::2].set(-1)])
+    matrix = jnp.concatenate([jnp.full((4, inputs), -128), jnp.full((4, inputs), 127)]).astype(jnp.int8)
+    scales = jnp.ones(8, jnp.float32)
+    out = calls.rows_times_int8(rows, matrix, scales, bits=bits, only_avx2=only_avx2)
+    expected = np.asarray(rows, np.float64) @ np.asarray(matrix, np.float64).T
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=0.01)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@only_avx2
+def test_rows_that_are_not_finite_are_nan_and_others_are_not(only_avx2: bool) -> None:
+    rows = np.ones((6, 70), np.float32)
+    rows[0, 3], rows[1, 64], rows[2, 69], rows[3], rows[4] = np.nan, np.inf, -np.inf, 0, 1e-44
+    parts = jnp.ones((5, 70), jnp.int8), jnp.ones(5, jnp.float32)
+    for bits in (8, 16):
+        out = np.asarray(calls.rows_times_int8(jnp.asarray(rows), *parts, bits=bits, only_avx2=only_avx2))  # type: ignore[arg-type]
+        assert np.isnan(out[:3]).all()
+        assert (out[3] == 0).all()
+        assert np.isfinite(out[4]).all()
+        np.testing.assert_allclose(out[5], 70, rtol=1e-4)
+
+
+WIDE = [case for case in CASES if case.kv_dtype == "float32"]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_attention(case: Case) -> None:
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     assert np.isfinite(out).all(), "padding or stale rows leaked"
@@ -96,11 +158,46 @@ def test_long_requests_are_cut_into_spans(traits: dict[str, Any]) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-def test_what_is_not_finite_stays_so() -> None:
+@pytest.mark.parametrize("window", [None, 100])
+def test_chunks_of_a_prompt_change_no_bit_of_its_attention(window: int | None) -> None:
+    whole = Case("whole", ((0, 300),), num_heads=6, window=window)
+    data = make(whole)
+    out = attend(whole, data, "cpu_native", target=ABLE)
+    for first, stop in ((3, 5), (37, 190), (190, 300)):
+        q, starts = data.q[first:stop], np.array([0, stop - first], np.int32)
+        chunk = dataclasses.replace(data, q=q, query_start=starts, kv_len=np.array([stop], np.int32))
+        np.testing.assert_array_equal(attend(whole, chunk, "cpu_native", target=ABLE), out[first:stop])
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+def test_a_cache_is_written_in_place() -> None:
+    pages = jnp.asarray(RNG.normal(size=(40, 3, 8, 128)), jnp.float32)
+    rows = jnp.asarray(RNG.normal(size=(50, 3, 128)), jnp.float32)
+    cells = RNG.permutation(np.arange(8, 320))[:50].astype(np.int32)
+    writes = CacheWrites(jnp.asarray(cells // 8), jnp.asarray(cells % 8))
+    expected = write_rows(pages, rows, writes, backend="reference")
+    native = functools.partial(write_rows, backend="cpu_native", target=ABLE)
+    np.testing.assert_array_equal(jax.jit(native)(pages, rows, writes), expected)  # of a copy: `pages` is not donated
+    compiled = jax.jit(native, donate_argnums=0).lower(pages, rows, writes).compile()
+    assert re.findall(r"f32\[40,3,8,128\]\S* (?!parameter|custom-call)(\S+?)\(", compiled.as_text()) == []
+    address = pages.unsafe_buffer_pointer()
+    written = compiled(pages, rows, writes)
+    assert written.unsafe_buffer_pointer() == address
+    np.testing.assert_array_equal(written, expected)
+    nowhere = CacheWrites(jnp.full(50, 40), writes.page_offsets)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such page or offset"):
+        jax.block_until_ready(jax.jit(native)(written, rows, nowhere))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@only_avx2
+def test_what_is_not_finite_stays_so(only_avx2: bool) -> None:
     worst = float(np.finfo(np.float32).max)
     rows = jnp.asarray([[np.nan, 0], [np.inf, 0], [worst, 0]], jnp.float32)
     matrix = jnp.ones((1, 2), jnp.bfloat16)
-    out = np.asarray(narrow_matmul(rows, matrix, NATIVE))[:, 0]
+    out = np.asarray(calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2))[:, 0]
     np.testing.assert_array_equal(out, [np.nan, np.inf, np.inf])  # the largest float32 is infinite in bfloat16
 
 
@@ -131,15 +228,24 @@ def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("has_zeros", [False, True])
-def test_few_rows_times_int8_weights_are_not_rounded(has_zeros: bool) -> None:
-    kernels = Kernels("xla", Target("cpu", "avx512_bf16", is_native=True))
-    weight, wide = weight_of(WeightKind("int8", has_zeros=has_zeros, activation_bits=16), (80, 2, 24), 0, kernels)
-    x = RNG.normal(size=(3, 80)).astype(np.float32)
-    expected = np.einsum("ti,iab->tab", x.astype(np.float64), wide)
-    np.testing.assert_allclose(weight.matmul(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
-    many = jnp.asarray(np.repeat(x, 3, axis=0))  # as two rows of bytes each
-    assert np.abs(weight.matmul(many)[::3] - expected).max() > 1e-5
+@pytest.mark.parametrize(("shape", "inputs"), [((80, 2, 24), 0), ((30, 80), 1)], ids=["projection", "table"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_int8_weights_have_the_numbers_of_xlas_products(
+    shape: tuple[int, ...], inputs: int, bits: Literal[8, 16]
+) -> None:
+    kind = WeightKind("int8", has_zeros=bits == 16, activation_bits=bits)
+    x = rows_of(5, 80)
+    native, xlas = (
+        weight_of(kind, shape, inputs, Kernels("xla", Target("cpu", "avx512_bf16", is_native=is_native)))[0]
+        for is_native in (True, False)
+    )
+    text = jax.jit(lambda x: native.matmul(x)).lower(x).as_text()
+    assert text.count(calls.INT8) == 1
+    assert "dot_general" not in text
+    largest = np.abs(np.asarray(x)).max(1)
+    np.testing.assert_allclose(native.matmul(x), xlas.matmul(x), rtol=1e-5, atol=1e-5 * largest.max())
+    one = np.asarray(native.matmul(x[2:3]))
+    np.testing.assert_array_equal(one, np.asarray(native.matmul(x))[2:3])
 
 
 def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +263,9 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
         chosen("native")
     for kind in ("avx2", "avx512_bf16", "amx_bf16"):
         assert NarrowProducts.of(Target("cpu", kind)).native_rows == 0
+        assert NarrowProducts.of(Target("cpu", kind)).native_int8_rows == 0
         assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_rows >= 1
+        assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_int8_rows >= 1
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

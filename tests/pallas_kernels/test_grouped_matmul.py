@@ -79,7 +79,7 @@ def test_matrices_of_8_bits_with_scales(backend, group, storage, name):
     assert not out[len(of_row) :].any()
 
 
-FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, np.nan, -6, -4, -3, -2, -1.5, -1, -0.5], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,8 @@ def test_matrices_of_4_bits(backend, form, group):
     low, high = (-128, 128) if form.startswith("int8") else (-8, 8)
     stored = rng.integers(low, high, (len(sizes), 256, 128))
     factors = rng.uniform(0.5, 2.0, (len(sizes), 256 // group, 128)).astype(np.float32)
+    if form == "float4":
+        stored, factors = np.maximum(stored, -7), np.exp2(np.rint(3 * np.log2(factors)))
     zeros = rng.integers(low, high, factors.shape).astype(np.float32) if "zeros" in form else None
     wide = FLOAT4[stored & 15] if form == "float4" else stored.astype(np.float32)
     if zeros is not None:
@@ -285,12 +287,11 @@ def test_rows_of_a_tile_are_whole_and_bounded():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_every_number_of_4_and_8_bits(dtype):
-    codes = jnp.arange(16, dtype=jnp.int32)
-    stored = jnp.where(codes < 8, codes, codes - 16).astype(jnp.int4)
-    sizes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    stored = jnp.arange(-7, 8).astype(jnp.int4)
+    sizes = [0.5, 1, 1.5, 2, 3, 4, 6]
     found = unpacked(stored, is_float4=True, dtype=dtype)
     assert found.dtype == dtype
-    np.testing.assert_array_equal(found.astype(jnp.float32), [*sizes, *(-size for size in sizes)])
+    np.testing.assert_array_equal(found.astype(jnp.float32), [*(-size for size in reversed(sizes)), 0, *sizes])
     whole = jnp.arange(-128, 128, dtype=jnp.int32).astype(jnp.int8)
     np.testing.assert_array_equal(unpacked(whole, is_float4=False, dtype=dtype).astype(jnp.int32), np.arange(-128, 128))
 

@@ -104,7 +104,8 @@ class FakeEngineCore:
             raise InvalidRequestError("the fake is superstitious", param="logit_bias")
         if self._max_queued is not None and len(self._running) >= self._max_queued and not request.resent:
             raise OverloadedError("the queue is full (--max-queued-requests)")
-        assert request.request_id not in self._running
+        if request.request_id in self._running:
+            raise InvalidRequestError(f"a request with id {request.request_id!r} is already running", param="rid")
         assert request.params.n == 1
         assert request.params.seed is not None
         self.requests.append(request)

@@ -22,7 +22,8 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
-from tests.http.batches.test_batch_worker import serving
+from tests.http.batches.batch_server import serving
+from tests.http.storage.pieces import one_piece
 
 
 async def test_a_stop_while_the_last_transaction_is_under_way_loses_no_file(
@@ -50,8 +51,7 @@ async def test_an_upload_that_is_cancelled_while_it_is_made_known_is_a_whole_fil
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, FakeEngine(tokenizer)) as server:
-        new = server.files.new(INPUT_PREFIX)
-        new.write(b"content")
+        new = await server.files.put(INPUT_PREFIX, one_piece(b"content"))
 
         async def read(*_: object) -> Upload:
             return Upload(new, "a.jsonl", "batch", None)
@@ -74,7 +74,7 @@ async def test_an_upload_that_is_cancelled_while_it_is_made_known_is_a_whole_fil
         go_on.set()
         await busy
         file = await server.files.get(new.id, SERVER)
-        assert server.files.path(file.id).read_bytes() == b"content"
+        assert (server.storage.files / file.id).read_bytes() == b"content"
 
 
 async def test_one_run_of_a_batch_at_a_time_however_often_it_is_begun_again(

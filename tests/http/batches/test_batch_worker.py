@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import shutil
 import sqlite3
 import tempfile
@@ -16,86 +15,17 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.http.batches.batch import Batch
-from palladio.http.batches.batch_store import BatchStore
-from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.line_runner import MAX_CRASHES
-from palladio.http.files import file_store
-from palladio.http.files.file_store import INPUT_PREFIX, FileStore, NewFile
-from palladio.http.generation.context import Context
-from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import TextEncoder
-from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.security.callers import SERVER, Callers
-from palladio.http.settings.http_config import HttpConfig
-from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.database import Database
-from palladio.http.storage.object_lists import new_id
-from palladio.http.storage.storage import Storage
+from palladio.http.security.callers import SERVER
+from palladio.http.storage import blob_folder
+from palladio.http.storage.sqlite import SqliteDatabase
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
-from tests.http.batches.batch_files import ENDED, chat_line, jsonl
+from tests.http.batches.batch_files import chat_line, jsonl
+from tests.http.batches.batch_server import Server, serving
 from tests.properties import examples
-
-
-class Server:
-    """What a server has of batches, on a storage."""
-
-    def __init__(self, folder: Path, engine: FakeEngine, config: HttpConfig | None = None) -> None:
-        config, told = config or HttpConfig(), ObservabilityConfig()
-        self.engine = engine
-        self.storage = Storage(folder)
-        encoder = TextEncoder(engine, bounded=True)
-        parts = (engine, config, ChatTemplate(config), encoder, told, Observer(told), self.storage)
-        context = Context(*parts, Callers.of(config))
-        self.files = FileStore(self.storage.database, self.storage.files)
-        self.store = BatchStore(self.storage.database)
-        self.worker = BatchWorker(context, self.files, self.store)
-
-    async def submit(self, content: bytes, endpoint: str = "/v1/chat/completions") -> str:
-        new = self.files.new(INPUT_PREFIX)
-        new.write(content)
-        new.seal()
-        told = {"purpose": "batch", "filename": "in.jsonl", "expires_after": None, "owner": ""}
-        await self.files.add(self.files.describe(new, **told))
-        batch = Batch(
-            id=new_id("batch_"),
-            endpoint=endpoint,
-            input_file_id=new.id,
-            completion_window="24h",
-            status="validating",
-            created_at=1,
-            expires_at=2**40,
-        )
-        await self.store.create(batch, SERVER)
-        self.worker.run(batch.id)
-        return batch.id
-
-    async def wait_for(self, batch_id: str, condition: Callable[[Batch], bool], seconds: float = 30.0) -> Batch:
-        async with asyncio.timeout(seconds):
-            while not condition(batch := await self.store.get(batch_id, SERVER)):
-                await asyncio.sleep(0.01)
-        return batch
-
-    async def ended(self, batch_id: str) -> Batch:
-        return await self.wait_for(batch_id, lambda batch: batch.status in ENDED)
-
-    def results(self, file_id: str | None) -> list[dict[str, Any]]:
-        if file_id is None:
-            return []
-        return [json.loads(line) for line in self.files.path(file_id).read_text().splitlines()]
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, engine: FakeEngine, config: HttpConfig | None = None) -> AsyncIterator[Server]:
-    server = Server(folder, engine, config)
-    try:
-        await server.worker.start()
-        yield server
-    finally:
-        await server.worker.stop()
-        server.storage.close()
 
 
 async def test_a_stop_aborts_lines_at_once_and_the_next_server_runs_only_what_is_missing(
@@ -135,11 +65,11 @@ class Killer:
 
     def __init__(self, countdown: int, patch: pytest.MonkeyPatch) -> None:
         self.countdown = countdown
-        self._wrap(patch, Database, "_transact")
+        self._wrap(patch, SqliteDatabase, "_transact")
         for name in ("__init__", "write", "seal", "discard"):
-            self._wrap(patch, NewFile, name)
-        unlink = file_store._unlink
-        patch.setattr(file_store, "_unlink", lambda paths: self._around(unlink, paths))
+            self._wrap(patch, blob_folder._NewFile, name)
+        unlink = blob_folder._unlink
+        patch.setattr(blob_folder, "_unlink", lambda paths: self._around(unlink, paths))
 
     @property
     def has_struck(self) -> bool:
@@ -175,7 +105,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
         await server.worker.stop()
         batch_id = await server.submit(jsonl(LINES))
         if cancels:
-            await server.store.begin(batch_id, total=len(LINES), model="m")
+            await server.store.begin(batch_id, total=len(LINES), last_line=len(LINES), model="m")
             await server.store.cancel(batch_id, SERVER)
     for countdown in kills:
         with pytest.MonkeyPatch.context() as patch:
@@ -300,7 +230,7 @@ async def test_a_full_disk_delays_a_batch(
     async with serving(tmp_path, engine) as server:
         batch_id = await server.submit(jsonl([chat_line(1)]))
         with monkeypatch.context() as patch:
-            patch.setattr(NewFile, "seal", full)
+            patch.setattr(blob_folder._NewFile, "seal", full)
             await server.wait_for(batch_id, lambda batch: batch.status == "finalizing")
             async with asyncio.timeout(10):
                 while "stopped and is retried" not in caplog.text:
@@ -319,16 +249,16 @@ async def test_contents_that_somebody_removed(tmp_path: Path, tokenizer: Tokeniz
         running = await server.submit(jsonl([chat_line(1)]))
         batch = await server.wait_for(running, lambda batch: batch.status == "in_progress")
         await server.worker.stop()
-        server.files.path(batch.input_file_id).unlink()
+        (server.storage.files / batch.input_file_id).unlink()
         fresh = await server.submit(jsonl([chat_line(1)]))
-        server.files.path((await server.store.get(fresh, SERVER)).input_file_id).unlink()
+        (server.storage.files / (await server.store.get(fresh, SERVER)).input_file_id).unlink()
     async with serving(tmp_path, FakeEngine(tokenizer, reply="x")) as server:
         batch = await server.ended(running)
         assert (batch.status, batch.total, batch.completed, batch.failed) == ("completed", 1, 0, 0)
         batch = await server.ended(fresh)
         assert batch.status == "failed"
         assert batch.errors is not None
-        assert "gone from --file-storage-path" in batch.errors
+        assert "gone from the server's storage" in batch.errors
 
 
 async def test_each_change_of_status_is_one_line_of_the_log_and_lines_are_none(

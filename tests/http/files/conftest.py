@@ -11,13 +11,13 @@ import pytest
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.storage import Storage
 from tests.fake_engine import FakeEngine
-from tests.http.conftest import running_server
+from tests.http.conftest import OpenStorage, running_server
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def storage(tmp_path: Path, open_storage: OpenStorage) -> Storage:
     """Closed by the server that has it."""
-    return Storage(tmp_path / "storage")
+    return open_storage(tmp_path / "storage")
 
 
 @pytest.fixture

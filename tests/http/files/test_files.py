@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from palladio.http.storage.storage import Storage
-from tests.http.conftest import wait_until
+from tests.http.conftest import OpenStorage, wait_until
 from tests.http.files.uploads import CONTENT, names, upload
 
 
@@ -43,13 +43,15 @@ def test_every_byte_comes_back(http: httpx.Client, size: int) -> None:
     assert answer.headers["content-length"] == str(size)
 
 
-def test_it_outlives_a_restart_and_its_id_is_its_only_name_on_the_disk(start, storage: Storage) -> None:
+def test_it_outlives_a_restart_and_its_id_is_its_only_name_on_the_disk(
+    start, storage: Storage, open_storage: OpenStorage
+) -> None:
     http = start(storage)
     file = upload(http, name="../../etc/passwd").raise_for_status().json()
     assert file["filename"] == "passwd"
     assert names(storage) == {file["id"]}
     storage.close()
-    http = start(Storage(storage.folder))
+    http = start(open_storage(storage.folder))
     assert http.get(f"/v1/files/{file['id']}").json() == file
     assert http.get(f"/v1/files/{file['id']}/content").content == CONTENT
 

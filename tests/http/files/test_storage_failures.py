@@ -10,9 +10,16 @@ import sqlite3
 import pytest
 
 from palladio.http.files import file_store
+from palladio.http.storage import blob_folder
 from palladio.http.storage.storage import Storage
-from tests.http.conftest import wait_until
+from tests.http.conftest import OpenStorage, wait_until
 from tests.http.files.uploads import CONTENT, names, start_work, upload
+
+
+@pytest.fixture
+def open_storage() -> OpenStorage:
+    """With a database of its own: these tests lay hands on its file."""
+    return Storage
 
 
 def change(storage: Storage, statement: str, *values: object) -> None:
@@ -29,7 +36,7 @@ def test_a_full_disk_is_a_507_and_leaves_nothing(start, storage: Storage, monkey
 
     for method in ("write", "seal"):
         with monkeypatch.context() as patch:
-            patch.setattr(file_store.NewFile, method, full)
+            patch.setattr(blob_folder._NewFile, method, full)
             answer = upload(http)
         assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
         assert names(storage) == set()
@@ -95,7 +102,7 @@ def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Stora
     answer = http.get(f"/v1/files/{lost}/content")
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (404, "file_contents_gone", "file_id")
-    assert "are gone from --file-storage-path: upload it again" in error["message"]
+    assert "are gone from the server's storage: upload it again" in error["message"]
     assert http.get(f"/v1/files/{lost}").status_code == 200
     assert http.delete(f"/v1/files/{lost}").json()["deleted"]
     assert http.get(f"/v1/files/{lost}/content").json()["error"]["code"] == "file_not_found"
@@ -103,13 +110,13 @@ def test_a_folder_of_contents_that_is_deleted_is_made_anew(start, storage: Stora
 
 def test_an_upload_that_is_deleted_under_way_is_a_503(start, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     http = start(storage)
-    seal = file_store.NewFile.seal
+    seal = blob_folder._NewFile.seal
 
-    def seal_nothing(new: file_store.NewFile) -> None:
+    def seal_nothing(new: blob_folder._NewFile) -> None:
         shutil.rmtree(storage.files)
         seal(new)
 
-    monkeypatch.setattr(file_store.NewFile, "seal", seal_nothing)
+    monkeypatch.setattr(blob_folder._NewFile, "seal", seal_nothing)
     answer = upload(http)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
     assert http.get("/v1/files").json()["data"] == []
@@ -123,10 +130,10 @@ def test_a_disk_that_cannot_be_written_is_a_503(
 ) -> None:
     http = start(storage)
 
-    def refuse(new: file_store.NewFile) -> None:
+    def refuse(new: blob_folder._NewFile) -> None:
         raise OSError(number, os.strerror(number), str(storage.files / "x"))
 
-    monkeypatch.setattr(file_store.NewFile, "seal", refuse)
+    monkeypatch.setattr(blob_folder._NewFile, "seal", refuse)
     answer = upload(http)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "storage_unavailable")

@@ -6,6 +6,7 @@ import re
 import httpx
 import pytest
 
+from palladio.http.middleware import DATA_POLICY
 from palladio.http.pages.page_files import POLICY, page_files
 from palladio.http.pages.routes_pages import PREFIX
 from tests.http.conftest import Serve
@@ -45,6 +46,19 @@ def test_nothing_inline_foreign_or_framed_is_allowed(serve: Serve) -> None:
     assert (rules["trusted-types"], rules.get("require-trusted-types-for")) == ("'none'", "'script'")
     assert rules["frame-ancestors"] == rules["form-action"] == "'none'"
     assert not re.search(r"unsafe|data:|\*|https?:", POLICY)
+
+
+def test_no_other_answer_is_a_page_that_may_load_or_run_anything(serve: Serve) -> None:
+    url = serve(root_path="/base")
+    for path, status in (("/v1/models", 200), ("/v1/nothing", 404), ("/v1/responses/docs", 404)):
+        answer = ask(url, path, **BROWSER)
+        assert (answer.status_code, answer.headers["content-security-policy"]) == (status, DATA_POLICY)
+    for path in ("/docs", "/base/docs", "/redoc"):
+        rules = dict(
+            rule.split(" ", 1) for rule in ask(url, path, **BROWSER).headers["content-security-policy"].split("; ")
+        )
+        assert (rules["default-src"], rules["frame-ancestors"], rules["connect-src"]) == ("'none'", "'none'", "'self'")
+        assert "https://cdn.jsdelivr.net" in rules["script-src"], "FastAPI's page loads its script from there"
 
 
 def test_a_browser_asks_again_and_loads_only_what_has_changed(serve: Serve) -> None:

@@ -13,19 +13,17 @@ import pytest
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage.database import Database
-from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import GenerationError
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
-from tests.http.conftest import running_server, wait_until
+from tests.http.conftest import OpenStorage, running_server, wait_until
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ m.tool_calls and 'calls' }};{% endfor %}[assistant]"
 
 
 @pytest.fixture
-def restart(engine: FakeEngine, tmp_path: Path) -> Iterator[Callable[..., openai.OpenAI]]:
+def restart(engine: FakeEngine, tmp_path: Path, open_storage: OpenStorage) -> Iterator[Callable[..., openai.OpenAI]]:
     """Ends the server, if one runs, and starts one with the same storage."""
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
@@ -34,7 +32,7 @@ def restart(engine: FakeEngine, tmp_path: Path) -> Iterator[Callable[..., openai
         def start(**config: Any) -> openai.OpenAI:
             stack.pop_all().close()
             settings = HttpConfig(chat_template=str(template), **config)
-            url = stack.enter_context(running_server(engine, settings, storage=Storage(tmp_path / "storage")))
+            url = stack.enter_context(running_server(engine, settings, storage=open_storage(tmp_path / "storage")))
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=20)
             return stack.enter_context(client)
 
@@ -219,7 +217,7 @@ def test_a_full_disk(restart: Callable[..., openai.OpenAI], monkeypatch: pytest.
     async def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Database, "run", full)
+    monkeypatch.setattr(ResponseStore, "add", full)
     answer = httpx.post(f"{url}responses", json={"input": "hi"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
     stream = httpx.post(f"{url}responses", json={"input": "hi", "stream": True}).text
@@ -227,9 +225,9 @@ def test_a_full_disk(restart: Callable[..., openai.OpenAI], monkeypatch: pytest.
     assert "event: response.failed" in stream
 
 
-def test_the_store_by_itself(tmp_path: Path) -> None:
+def test_the_store_by_itself(tmp_path: Path, open_storage: OpenStorage) -> None:
     async def use() -> None:
-        storage = Storage(tmp_path / "storage")
+        storage = open_storage(tmp_path / "storage")
         store = ResponseStore(storage.database, 3)
         for number in range(5):
             previous = f"resp_{number - 1}" if number else None

@@ -9,7 +9,14 @@ from typing import Any, get_args
 import httpx
 import pytest
 
+from palladio.http.observability.explanation import explain_record
+from palladio.http.observability.observer import Observer
+from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs import PrefillChunk, RequestOutput, RequestTimes, RequestTrace
 from palladio.runtime.interface.timeline import TimelineKind
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
@@ -215,11 +222,41 @@ def test_the_page_names_every_field(http: httpx.Client, engine: FakeEngine) -> N
     given |= set(paths_of(explain(http, "done"))) | set(paths_of(explain(http, "waits")))
     thread.join()
     documented = {leaf for cell, _ in rows("explanation") for leaf in names(cell)}
-    retraction = {f"samples[].retractions[].{name}" for name in ("after_seconds", "lost_tokens")}
-    empty = {"samples[].retractions", "samples[].prefill_chunks"}
-    assert given - empty == documented - retraction
+    given |= {path for path in paths_of(explain_record(of_states(), {}, 8)) if "[]." in path}
+    empty = {f"samples[].{name}" for name in ("retractions", "prefill_chunks", "snapshots")}
+    assert given - empty == documented
     kinds = next(meaning for cell, meaning in rows("explanation") if "timeline.records[].kind" in cell)
     assert set(re.findall(r"\w+", kinds)) - {"or"} == set(get_args(TimelineKind))
+
+
+def of_states() -> RequestRecord:
+    """A request of a model that keeps states: it began at a snapshot, was retracted, and went on at another one."""
+    options, params = RequestOptions(), SamplingParams(max_tokens=9)
+    record = Observer(ObservabilityConfig()).begin(
+        "s", [GenerationRequest("s", [5], params, options=options)], Origin("/", "s", {}), None
+    )
+    trace = RequestTrace(
+        retractions=[LostPages(13.0, 5, 32)],
+        chunks=[PrefillChunk(11.0, 20, 20, 32, 0.5)],
+        num_chunks=1,
+        snapshots=[SnapshotHit(11.0, 9, 16), SnapshotHit(14.0, 10, 32)],
+    )
+    times = RequestTimes(10.0, 11.0, 12.0, 15.0)
+    record.add(RequestOutput("s", 0, "", [1], None, None, None, 36, 1, 16, 1, times=times, trace=trace))
+    record.end()
+    return record
+
+
+def test_a_snapshot_and_what_a_retraction_lost_behind_it() -> None:
+    told = explain_record(of_states(), {}, 8)
+    (sample,) = told["samples"]
+    assert sample["snapshots"] == [
+        {"after_seconds": 1.0, "slot": 9, "cached_tokens": 16},
+        {"after_seconds": 4.0, "slot": 10, "cached_tokens": 32},
+    ]
+    assert sample["retractions"] == [{"after_seconds": 3.0, "lost_tokens": 5, "last_snapshot_tokens": 32}]
+    assert "prefill of 20 tokens, 16 from the cache (snapshot 9) in" in told["summary"]
+    assert sample["summary"].endswith("retracted once, losing 5 cached tokens behind a snapshot")
 
 
 TIMINGS = {"queue", "compile_wait", "prefill", "decode", "detokenize", "total", "cached_tokens", "retractions"}

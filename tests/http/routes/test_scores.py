@@ -59,10 +59,12 @@ def classes(engine: FakeEngine) -> FakeEngine:
     return engine
 
 
-def logits_of(engine: FakeEngine, text: str) -> np.ndarray:
+def logits_of(engine: FakeEngine, text: str, document: str = "") -> np.ndarray:
+    """Args: document: tokenized by itself."""
     assert engine.tokenizer is not None
     assert engine.embedding is not None
-    return fake_embedding(engine.tokenizer.encode(text), engine.embedding.size)
+    ids = engine.tokenizer.encode_pair(text, document) if document else engine.tokenizer.encode(text)
+    return fake_embedding(ids, engine.embedding.size)
 
 
 def post(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
@@ -81,21 +83,32 @@ def error_of(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
     "names", [("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items")]
 )
 def test_scores_of_one_label(http: httpx.Client, reward: FakeEngine, path: str, names: tuple[str, str]) -> None:
-    answer = post(http, path, model=MODEL, **dict(zip(names, ("the query ", DOCUMENTS), strict=True)))
+    answer = post(http, path, model=MODEL, **dict(zip(names, ("the query t", DOCUMENTS), strict=True)))
     assert answer.keys() == {"id", "object", "created", "model", "data", "usage"}
     assert (answer["object"], answer["model"]) == ("list", MODEL)
     for index, (item, document) in enumerate(zip(answer["data"], DOCUMENTS, strict=True)):
         assert (item["index"], item["object"]) == (index, "score")
-        assert item["score"] == pytest.approx(sigmoid(logits_of(reward, f"the query {document}")[0]), abs=1e-6)
+        assert item["score"] == pytest.approx(sigmoid(logits_of(reward, "the query t", document)[0]), abs=1e-6)
     count = sum(len(call.prompt_ids) for call in reward.calls)
     assert (answer["usage"]["prompt_tokens"], answer["usage"]["total_tokens"]) == (count, count)
+
+
+def test_scores_of_tokens_in_place_of_a_head(http: httpx.Client, reward: FakeEngine) -> None:
+    """Query and document are one text, which is divided otherwise than both by themselves."""
+    tokenizer = reward.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode_pair("the cap", "ital") != tokenizer.encode("the capital")
+    for joins, texts in ((False, ("the cap", "ital")), (True, ("the capital",))):
+        reward.embedding = EmbeddingSpec(1, "last", False, ClassSpec(["good"], "sigmoid", joins=joins))
+        answer = post(http, "/score", text_1="the cap", text_2="ital")
+        assert answer["data"][0]["score"] == pytest.approx(sigmoid(logits_of(reward, *texts)[0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["use_activation", "activation", "softmax"])
 def test_raw_scores(http: httpx.Client, reward: FakeEngine, name: str) -> None:
     answer = post(http, "/score", text_1=["a", "b"], text_2=["c", "d"], **{name: False})
-    for item, text in zip(answer["data"], ["ac", "bd"], strict=True):
-        assert item["score"] == pytest.approx(float(logits_of(reward, text)[0]), abs=1e-6)
+    for item, texts in zip(answer["data"], ["ac", "bd"], strict=True):
+        assert item["score"] == pytest.approx(float(logits_of(reward, *texts)[0]), abs=1e-6)
 
 
 def test_scores_of_embeddings_are_cosines(http: httpx.Client, embedding: FakeEngine) -> None:
@@ -109,7 +122,7 @@ def test_scores_of_embeddings_are_cosines(http: httpx.Client, embedding: FakeEng
 def test_rerank(http: httpx.Client, reward: FakeEngine, path: str) -> None:
     answer = post(http, path, model=MODEL, query="q", documents=DOCUMENTS)
     assert answer.keys() == {"id", "model", "usage", "results"}
-    expected = {index: sigmoid(logits_of(reward, f"q{text}")[0]) for index, text in enumerate(DOCUMENTS)}
+    expected = {index: sigmoid(logits_of(reward, "q", text)[0]) for index, text in enumerate(DOCUMENTS)}
     assert [one["index"] for one in answer["results"]] == sorted(expected, key=lambda index: -expected[index])
     for one in answer["results"]:
         assert one["relevance_score"] == pytest.approx(expected[one["index"]], abs=1e-6)
@@ -127,10 +140,10 @@ def test_long_documents_are_cut(http: httpx.Client, reward: FakeEngine) -> None:
     answer = post(http, "/rerank", query="q", documents=["word " * 50, "hi"], max_tokens_per_doc=4)
     cut = tokenizer.decode(tokenizer.encode("word " * 50, False)[:4])
     scores = {one["index"]: one["relevance_score"] for one in answer["results"]}
-    assert scores[0] == pytest.approx(sigmoid(logits_of(reward, f"q{cut}")[0]), abs=1e-6)
+    assert scores[0] == pytest.approx(sigmoid(logits_of(reward, "q", cut)[0]), abs=1e-6)
     assert answer["results"][scores[0] < scores[1]]["document"] == {"text": "word " * 50}
     post(http, "/rerank", query="q" * 5, documents=["x" * 40], truncate_prompt_tokens=9)
-    assert reward.calls[-1].prompt_ids == tokenizer.encode("q" * 5 + "x" * 40)[:9]
+    assert reward.calls[-1].prompt_ids == tokenizer.encode_pair("q" * 5, "x" * 40)[:9]
 
 
 def test_a_judge_sees_its_own_prompt(http: httpx.Client, judge: FakeEngine) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.storage.database import Database
+from palladio.http.storage.sqlite import SqliteDatabase
 from palladio.http.wire.errors import HttpError
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = Database(tmp_path / "a.db", "CREATE TABLE IF NOT EXISTS t (n INTEGER)")
+def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    opened = SqliteDatabase(tmp_path / "a.db", "CREATE TABLE IF NOT EXISTS t (n INTEGER)")
     yield opened
     opened.close()
 
@@ -26,11 +26,11 @@ def add(number: int) -> object:
     return lambda connection: connection.execute("INSERT INTO t VALUES (?)", (number,))
 
 
-async def numbers(database: Database) -> list[int]:
+async def numbers(database: SqliteDatabase) -> list[int]:
     return await database.run(lambda connection: [row["n"] for row in connection.execute("SELECT n FROM t")])
 
 
-async def test_what_waits_for_its_turn_is_done_though_its_caller_is_cancelled(database: Database) -> None:
+async def test_what_waits_for_its_turn_is_done_though_its_caller_is_cancelled(database: SqliteDatabase) -> None:
     busy = threading.Event()
     first = asyncio.ensure_future(database.run(lambda _: busy.wait()))
     second = asyncio.ensure_future(database.run(add(5)))
@@ -43,7 +43,7 @@ async def test_what_waits_for_its_turn_is_done_though_its_caller_is_cancelled(da
     assert await numbers(database) == [5]
 
 
-async def test_an_error_takes_back_all_of_a_transaction(database: Database) -> None:
+async def test_an_error_takes_back_all_of_a_transaction(database: SqliteDatabase) -> None:
     def half(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO t VALUES (1)")
         raise ValueError("no")
@@ -70,7 +70,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("how", LOSSES)
 async def test_files_that_are_gone_are_noticed_and_nothing_is_lost(
-    how: str, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    how: str, database: SqliteDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "a.db"
     for number in range(3):
@@ -91,7 +91,7 @@ async def test_files_that_are_gone_are_noticed_and_nothing_is_lost(
         if left != saved:
             left.unlink()
     saved.rename(path)
-    again = Database(path, "")
+    again = SqliteDatabase(path, "")
     assert await numbers(again) == [0, 1, 2]
     again.close()
 
@@ -99,7 +99,7 @@ async def test_files_that_are_gone_are_noticed_and_nothing_is_lost(
 async def test_a_folder_that_is_gone_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "storage"
     folder.mkdir()
-    opened = Database(folder / "a.db", "CREATE TABLE t (n INTEGER)")
+    opened = SqliteDatabase(folder / "a.db", "CREATE TABLE t (n INTEGER)")
     shutil.rmtree(folder)
     with pytest.raises(HttpError, match="were deleted or replaced"):
         await opened.run(add(1))

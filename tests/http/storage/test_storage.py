@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.files.file_store import INPUT_PREFIX, FileStore
+from palladio.http.files.file_store import INPUT_PREFIX
+from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from palladio.launch_server import _storage_path
 from palladio.runtime.interface.errors import ConfigError
+from tests.http.storage.pieces import one_piece
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +47,7 @@ def test_a_folder_that_was_there_keeps_its_mode_and_hides_what_is_kept_in_it(tmp
     (folder / "files").mkdir(mode=0o755)
     storage = Storage(folder)
     assert (mode(folder), mode(storage.files)) == (0o755, 0o700)
-    new = FileStore(storage.database, storage.files).new(INPUT_PREFIX)
-    new.seal()
+    asyncio.run(storage.blobs.put(new_id(INPUT_PREFIX), one_piece(b"x")))
     found = {path.name: mode(path) for path in folder.glob("palladio.db*")}
     assert found == dict.fromkeys(("palladio.db", "palladio.db-wal", "palladio.db-shm"), 0o600)
     storage.close()
@@ -140,9 +141,9 @@ def test_the_launchers_own_folder_is_its_users_alone(tmp_path: Path) -> None:
 
 def test_contents_are_their_users_alone(tmp_path: Path) -> None:
     with contextlib.closing(Storage(tmp_path / "storage")) as storage:
-        new = FileStore(storage.database, storage.files).new(INPUT_PREFIX)
-        new.seal()
-        assert mode(storage.files / new.id) == 0o600
+        name = new_id(INPUT_PREFIX)
+        assert asyncio.run(storage.blobs.put(name, one_piece(b"x"))) == 1
+        assert mode(storage.files / name) == 0o600
 
 
 def test_a_temporary_one_is_removed_when_its_database_has_ended() -> None:

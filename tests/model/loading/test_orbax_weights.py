@@ -139,7 +139,7 @@ def test_another_model_and_another_format(converted: Path, source: Path, tmp_pat
         weights(tmp_path)
     manifest = json.loads((tmp_path / "palladio_checkpoint.json").read_text())
     (tmp_path / "palladio_checkpoint.json").write_text(json.dumps(manifest | {"format": 99}))
-    with pytest.raises(CheckpointError, match="has format 99; this version reads 4"):
+    with pytest.raises(CheckpointError, match="has format 99; this version reads 5"):
         weights(tmp_path)
     with pytest.raises(CheckpointError, match="the conversion did not finish"):
         weights(source, load_format="orbax")

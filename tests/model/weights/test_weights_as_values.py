@@ -26,7 +26,7 @@ KINDS = {
     "int8 with zeros": WeightKind("int8", 16, has_zeros=True),
     "fp4": WeightKind("float4_e2m1fn", 32),
 }
-FLOATS_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+FLOATS_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6, np.nan, -6, -4, -3, -2, -1.5, -1, -0.5)
 IN, OUT = 80, (2, 24)  # a group of 32 inputs is left with 16
 
 

@@ -43,6 +43,7 @@ WITH_GPU = Machine({"cuda": "/dev/nvidia0"}, {"jax": "0.11.0", "jaxlib": "0.11.0
         (CPU, WITH_GPU, {"JAX_PLATFORMS": "cpu"}, "warn", "although there is an NVIDIA GPU", "unset JAX_PLATFORMS"),
         ({**GPU, "computes": False}, WITH_GPU, {}, "broken", "computes wrong sums", "driver"),
         ({"error": ""}, BARE, {"JAX_PLATFORMS": "tpu"}, "broken", "nothing that JAX_PLATFORMS=tpu", "unset JAX_PLAT"),
+        ({"error": "no answer within 9 s: another"}, BARE, {"JAX_PLATFORMS": "cpu"}, "broken", "9 s", "less busy"),
         ({"error": "already in use by process with pid 7"}, WITH_GPU, {}, "broken", "in use", "process 7 is using the"),
     ],
 )

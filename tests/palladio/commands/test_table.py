@@ -78,6 +78,7 @@ def test_completion_knows_the_flags_of_the_table(capsys: pytest.CaptureFixture[s
         (["completion", ""], "bash zsh fish"),
         (["help", "comp"], "compile completion"),
         (["run", "--verb"], "--verbose"),
+        (["serve", "--quantization", "w8"], "w8a8_int8 w8a8_fp8"),
     ],
 )
 def test_bash_completes(typed: list[str], expected: str, bash_completion: str) -> None:

@@ -24,11 +24,15 @@ def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     tune_worker.tune(tmp_path, said.append)
     kind = target.kind or "avx2"
     path = tmp_path / kind / "narrow_matmul.json"
+    shipped = NarrowProducts.of(Target("cpu", kind, is_native=True))
     assert said[-1] == f"wrote {path}"
     assert [line.split()[:2] for line in said[2:-1]] == [["32", "1"], ["32", "3"], ["64", "1"], ["64", "3"]]
     monkeypatch.setattr(config, "_table", lambda kind: config.read_table(path))
     products = NarrowProducts.of(Target("cpu", kind))
     assert products == NarrowProducts(min_rows=tuning.PADDINGS[0], min_hidden_size=None)  # none was faster
+    native = NarrowProducts.of(Target("cpu", kind, is_native=True))
+    rows = shipped.native_rows, shipped.native_int8_rows
+    assert (native.native_rows, native.native_int8_rows) == rows > (0, 0)
 
 
 @pytest.mark.parametrize(

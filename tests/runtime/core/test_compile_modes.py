@@ -9,7 +9,7 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program import ProgramDesign, ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
@@ -143,7 +143,7 @@ def test_progress_goes_on_in_the_background(tiny_dir, held):
 def test_replicas_start_from_exported_programs(tiny_dir, tmp_path, expected, caplog):
     folder = {"compiled_dir": str(tmp_path / "programs"), "compilation_cache_dir": ""}
     compile_ahead(EngineConfig.from_flags({"model_path": str(tiny_dir), **FLAGS, **FEW, **folder}))
-    assert len(list((tmp_path / "programs").iterdir())) == 14
+    assert len(list((tmp_path / "programs").iterdir())) == 18
     with caplog.at_level(logging.INFO):
         engine = TinyEngine(tiny_dir, **FEW, **folder)
     stats = engine.core().stats()
@@ -190,6 +190,35 @@ def test_a_compile_elsewhere_in_the_process_is_not_the_engines(full):
 def test_program_keys_are_declared_once(full):
     assert len(full.programs) == len(set(full.programs)) == 2 + 2 * 2 + 4 * 2 + 2  # decode, prefill, sampling, others
     assert ProgramKey("forward", 16, 64) in full.programs
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({}, {"decode[bs=1,greedy]"}),
+        ({"temperature": 1.0}, {"decode[bs=1,random]"}),
+        ({"temperature": 1.0, "logprobs": 1}, {"forward[bs=1]", "sample[bs=1,full]"}),
+        ({"presence_penalty": 0.5}, {"forward[bs=1]", "sample[bs=1,full]"}),
+    ],
+    ids=["greedy", "random", "log-probabilities", "penalty"],
+)
+def test_one_program_computes_a_small_decode_step_and_samples(tiny, params, names, monkeypatch):
+    def generate() -> tuple[set[str], dict[str, list[int]]]:
+        core = tiny.core()
+        called: list[str] = []
+        monkeypatch.setattr(core._runner.executor, "_on_call", lambda key, arrays: called.append(str(key)))
+        collector = Collector(core)
+        for number in range(3):
+            collector.add(str(number), random_prompt(5 + number), max_tokens=6, **params, seed=number)
+            collector.run()  # each alone
+        return {name for name in called if name.startswith("decode") or name in names}, collector.tokens
+
+    called, tokens = generate()
+    assert called == names
+    monkeypatch.setattr(ProgramDesign, "joins", lambda self, layout, tier: False)
+    by_two, same_tokens = generate()
+    assert not any(name.startswith("decode") for name in by_two)
+    assert tokens == same_tokens
 
 
 @pytest.mark.slow

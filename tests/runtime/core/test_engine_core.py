@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from tests.runtime.tiny_engine import NUM_TOKENS, Collector, TinyEngine, generate
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)
@@ -172,6 +174,18 @@ def test_aborts_at_any_time_leave_nothing_behind(core: EngineCore) -> None:
             collector.step()
         core.abort(names)
         collector.run()
+
+
+def test_an_id_that_is_in_use_is_refused_and_its_request_goes_on(core: EngineCore) -> None:
+    free = generate(core, {"x": prompt(9)})["x"]
+    collector = Collector(core)
+    collector.add("x", prompt(9))
+    collector.step()
+    with pytest.raises(InvalidRequestError, match="a request with id 'x' is already running"):
+        core.add(GenerationRequest("x", prompt(5), SamplingParams(max_tokens=3, seed=0)))
+    collector.run()
+    assert collector.tokens["x"] == free
+    assert generate(core, {"x": prompt(9)})["x"] == free, "an id that has ended is free again"
 
 
 def test_a_thousand_aborts_in_a_row(core: EngineCore) -> None:

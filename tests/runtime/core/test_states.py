@@ -86,9 +86,14 @@ def go_on(
     while len(collector.tokens["turn 5"]) < 6:
         collector.step()
     request = next(one for one in scheduler.running if one.given.request_id == "turn 5")
-    assert 0 < scheduler.cache.num_lost_tokens(request) <= 8
+    assert 0 < (lost := scheduler.cache.num_lost_tokens(request)) <= 8
+    begun, computed = request.num_cached_tokens, request.num_computed
     scheduler.retractor.retract(request)
     drain(collector)
+    trace = collector.traces["turn 5"]
+    assert [(one.tokens, one.snapshot_tokens) for one in trace.retractions] == [(lost, computed - lost)]
+    assert [hit.tokens for hit in trace.snapshots] == [begun, computed - lost]
+    assert trace.snapshots[0].slot != trace.snapshots[1].slot > 2, "slots of snapshots lie behind those of requests"
     assert all(collector.cached_tokens[name] >= 8 for name in ("again", "turn 3", "turn 5", "turn 7"))
 
 

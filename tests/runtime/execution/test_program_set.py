@@ -44,7 +44,7 @@ def declare():
     structure, weights = flatten_model(abstract_model(MODEL, dtype=jnp.float32, mesh=mesh))
     static = StaticModel(structure, jax.ShapeDtypeStruct((MODEL.hidden_size,), jnp.float32), MODEL.vocab_size)
 
-    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, has_plain_tier=False, proposer=None):
+    def of(buckets=BUCKETS, num_steps=1, pooling=None, *, checks_cache=False, proposer=None, **more):
         shape = DeviceShape(
             num_slots=buckets.max_requests + 1,
             num_columns=16,
@@ -57,7 +57,7 @@ def declare():
             mesh=mesh,
             pooling=pooling,
             proposer=proposer,
-            has_plain_tier=has_plain_tier,
+            **more,
         )
         return StepPrograms(static, shape.abstract(weights, 4), shape, buckets, Built())
 
@@ -90,6 +90,17 @@ def test_prompts_that_are_never_split_need_the_largest_step_at_once(declare):
     programs = declare()
     opened = opened_by(programs, programs.first_keys(splits_prompts=False))
     assert opened.max_prefill_tokens == BUCKETS.max_prefill_tokens
+
+
+def test_small_decode_steps_have_programs_that_sample_and_that_no_step_needs(declare):
+    programs = declare(joined_rows=2)
+    joined = {key for key in programs.by_key if key.kind == "decode"}
+    assert joined == {ProgramKey("decode", size, 0, tier) for size in (1, 2) for tier in ("greedy", "random")}
+    assert not joined & set(programs.first_keys(splits_prompts=True))
+    assert joined <= set(programs.background_keys(splits_prompts=True)[-len(programs.by_key) // 2 :])
+    assert opened_by(programs, set(programs.by_key) - joined) == BUCKETS
+    drafting = declare(joined_rows=2, proposer=NgramProposer(3, 1, 1))
+    assert all(key.kind != "decode" for key in drafting.by_key)  # `forward` keeps tokens for drafts
 
 
 def test_one_shape_is_all_or_nothing(declare):

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from palladio.runtime.core.explain import explain_requests
+from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.generation_request import RequestOptions
 from palladio.runtime.interface.outputs import (
     MAX_CHUNKS,
     DecodeSteps,
-    LostPages,
     PrefillChunk,
     RequestTimes,
     RequestTimings,
@@ -227,11 +227,14 @@ def test_lists_are_bounded_and_copies_stay(ticking) -> None:
     for i in range(MAX_CHUNKS + 5):
         trace.add_chunk(PrefillChunk(float(i), 1, 1, 1))
         trace.add_retraction(LostPages(float(i), 1))
+        trace.add_snapshot(SnapshotHit(float(i), 9, 16))
     copy = trace.copy()
     trace.chunks[0].seconds = 5.0
     trace.waits.memory = 7.0
     trace.retractions.clear()
+    trace.snapshots.clear()
     assert (len(copy.chunks), copy.num_chunks, len(copy.retractions)) == (MAX_CHUNKS, MAX_CHUNKS + 5, MAX_CHUNKS)
+    assert copy.snapshots == [SnapshotHit(float(i), 9, 16) for i in range(MAX_CHUNKS)]
     assert (copy.chunks[0].seconds, copy.waits.memory) == (None, 0.0)
     output = TokenOutput("r", [1], times=RequestTimes(1.0), trace=copy)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(output), type=TokenOutput) == output

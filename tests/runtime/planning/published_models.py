@@ -6,6 +6,7 @@ python -m tests.runtime.planning.published_models
 import dataclasses
 from typing import Any
 
+from benchmarks import checkpoints
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -13,50 +14,9 @@ from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import find_slice
 
 COMMON: dict[str, Any] = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
-LATENT = COMMON | {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "n_group": 8,
-    "topk_group": 4,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "first_k_dense_replace": 3,
-    "max_position_embeddings": 163840,
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}
-GPT_OSS = COMMON | {
-    "architectures": ["GptOssForCausalLM"],
-    "model_type": "gpt_oss",
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_local_experts": 128,
-    "num_experts_per_tok": 4,
-    "sliding_window": 128,
-    "max_position_embeddings": 131072,
-    "quantization_config": {"quant_method": "mxfp4"},
-}
+FP8_BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+LATENT = checkpoints.DEEPSEEK_V3 | FP8_BLOCKS
+MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}, "max_position_embeddings": 131072}
 MINIMAX_FP8 = {
     "activation_scheme": "dynamic",
     "fmt": "float8_e4m3fn",
@@ -86,22 +46,6 @@ GLM = COMMON | {
     "topk_group": 1,
     "max_position_embeddings": 131072,
 }
-QWEN_MOE = COMMON | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "norm_topk_prob": True,
-    "max_position_embeddings": 40960,
-}
 LLAMA_LIKE = COMMON | {"hidden_act": "silu", "max_position_embeddings": 32768, "rope_theta": 1e6}
 
 
@@ -110,6 +54,17 @@ def relative(architecture: str, model_type: str, vocab: int, *sizes: int) -> dic
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     found = dict(zip(names, sizes, strict=True)) | {"architectures": [architecture], "model_type": model_type}
     return LLAMA_LIKE | found | {"vocab_size": vocab, "head_dim": 128}
+
+
+DELTA: dict[str, Any] = {  # every fourth layer has attention, with heads of 256
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "linear_num_value_heads": 32,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +108,29 @@ MODELS = {
         "tpu7x-16",
         over(16, 16),
     ),
-    "gpt-oss-120b": Published(GPT_OSS, 117, "v6e-8", over(8, 8)),
-    "gpt-oss-20b": Published(GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32}, 20.9, "v6e-1"),
+    "DeepSeek-V3.1": Published(
+        LATENT | {"quantization_config": FP8_BLOCKS["quantization_config"] | {"scale_fmt": "ue8m0", "fmt": "e4m3"}},
+        671,
+        "tpu7x-16",
+        over(16, 16),
+    ),
+    "DeepSeek-V2-Lite": Published(checkpoints.DEEPSEEK_V2_LITE, 15.7, "v6e-4", over(4, 4)),
+    "GLM-4.7-Flash": Published(
+        COMMON
+        | {"architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "vocab_size": 154880}
+        | {"hidden_size": 2048, "intermediate_size": 10240, "moe_intermediate_size": 1536, "num_hidden_layers": 47}
+        | {"num_attention_heads": 20, "num_key_value_heads": 20, "n_routed_experts": 64, "num_experts_per_tok": 4}
+        | {"n_shared_experts": 1, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192}
+        | {"qk_rope_head_dim": 64, "v_head_dim": 256, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
+        | {"norm_topk_prob": True, "max_position_embeddings": 202752},
+        29.9,
+        "v6e-4",
+        over(4, 4),
+    ),
+    "gpt-oss-120b": Published(checkpoints.GPT_OSS_120B | MXFP4, 117, "v6e-8", over(8, 8)),
+    "gpt-oss-20b": Published(checkpoints.GPT_OSS_20B | MXFP4, 20.9, "v6e-1"),
     "GLM-4.5": Published(GLM, 353, "tpu7x-16", over(16, 16)),
+    "GLM-4.6": Published(GLM | {"max_position_embeddings": 202752}, 353, "tpu7x-16", over(16, 16)),
     "GLM-4.5-Air": Published(
         GLM
         | {"hidden_size": 4096, "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 46}
@@ -181,26 +156,27 @@ MODELS = {
         "tpu7x-8",
         over(8, 8),
     ),
-    "Qwen3-30B-A3B": Published(QWEN_MOE, 30.5, "v6e-4", over(4, 4)),
+    "Qwen3-30B-A3B": Published(checkpoints.QWEN3_30B, 30.5, "v6e-4", over(4, 4)),
     "Qwen3-235B-A22B": Published(
-        QWEN_MOE
+        checkpoints.QWEN3_30B
         | {"hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536, "num_hidden_layers": 94}
         | {"num_attention_heads": 64},
         235,
         "tpu7x-16",
         over(16, 16),
     ),
-    "Qwen3-Next-80B-A3B": Published(
-        QWEN_MOE
-        | {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "num_attention_heads": 16}
-        | {"num_key_value_heads": 2, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10}
-        | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "intermediate_size": 5120}
-        | {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128}
-        | {"linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4}
-        | {"partial_rotary_factor": 0.25, "max_position_embeddings": 262144},
-        79.7,
-        "v6e-16",
-        over(16, 16),
+    "Qwen3-Next-80B-A3B": Published(checkpoints.QWEN3_NEXT_80B, 79.7, "v6e-16", over(16, 16)),
+    "Qwen3.5-9B": Published(
+        relative("Qwen3_5ForCausalLM", "qwen3_5_text", 248320, 4096, 12288, 32, 16, 4) | DELTA, 8.95, "v6e-4", over(4)
+    ),
+    "Qwen3.5-35B-A3B": Published(
+        relative("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 248320, 2048, 5632, 40, 16, 2)
+        | DELTA
+        | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+        | {"shared_expert_intermediate_size": 512},
+        34.7,
+        "v6e-8",
+        over(8, 8),
     ),
     "Granite-3.0-3B-A800M": Published(
         COMMON
@@ -217,6 +193,43 @@ MODELS = {
         23.6,
         "v6e-4",
         over(4),
+    ),
+    "Ministral-8B": Published(
+        relative("MinistralForCausalLM", "ministral", 131072, 4096, 12288, 36, 32, 8) | {"sliding_window": 32768},
+        8.02,
+        "v6e-1",
+    ),
+    "Ministral-3-8B": Published(
+        relative("Ministral3ForCausalLM", "ministral3", 131072, 4096, 14336, 34, 32, 8), 8.49, "v6e-1"
+    ),
+    "Qwen2.5-VL-7B": Published(
+        relative("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", 152064, 3584, 18944, 28, 28, 4), 7.62, "v6e-1"
+    ),
+    "Gemma-3-27B": Published(
+        {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 5376,
+                "intermediate_size": 21504,
+                "model_type": "gemma3_text",
+                "num_attention_heads": 32,
+                "num_key_value_heads": 16,
+                "num_hidden_layers": 62,
+                "head_dim": 128,
+                "query_pre_attn_scalar": 168,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 1024,
+            },
+        },
+        27.0,
+        "v6e-4",
+        over(4),
+    ),
+    "Nemotron-Mini-4B": Published(
+        relative("NemotronForCausalLM", "nemotron", 256000, 3072, 9216, 32, 24, 8) | {"hidden_act": "relu2"},
+        4.19,
+        "v6e-1",
     ),
     "InternLM2.5-7B": Published(
         relative("InternLM2ForCausalLM", "internlm2", 92544, 4096, 14336, 32, 32, 8) | {"bias": False},

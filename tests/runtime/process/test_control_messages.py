@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
@@ -27,7 +28,6 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
-    LostPages,
     PrefillChunk,
     RequestTimes,
     RequestTrace,
@@ -46,9 +46,10 @@ TRACE = RequestTrace(
     WaitTimes(1.0, 2.0, 3.0, 4.0, 5),
     [PrefillChunk(1.0, 2, 3, 4), PrefillChunk(1.0, 2, 3, 4, 0.5)],
     2,
-    [LostPages(1.0, 7)],
+    [LostPages(1.0, 7), LostPages(2.0, 7, 16)],
     DecodeSteps(1, 2, 3),
     0.25,
+    snapshots=[SnapshotHit(1.0, 9, 16)],
 )
 LIVE = LiveRequest(
     "a~0", "waiting", RequestTimes(1.0), TRACE, 1, 2, 3, 4, 5, QueueState("compile", 1, 2, 3, 4, 5, 6, 7)

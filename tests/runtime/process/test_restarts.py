@@ -141,8 +141,18 @@ async def test_restarts_are_bounded(tmp_path):
 
 async def test_no_restarts_if_none_are_wanted(tmp_path):
     async with running(tmp_path, QUEUED, max_engine_restarts=0) as engine:
+        order: list[str] = []
+        serving = asyncio.create_task(tokens(engine, "served"))
+        serving.add_done_callback(lambda _: order.append("request"))
+        watching = asyncio.create_task(engine.wait_dead())
+        watching.add_done_callback(lambda _: order.append("watcher"))
+        await asyncio.sleep(0)
         kill(engine)
-        await until(lambda: engine.state == "dead")
+        with pytest.raises(EngineDeadError):
+            await serving
+        await watching
+        assert order == ["watcher", "request"]
+        assert engine.state == "dead"
         assert engine.failure == (
             "the engine process was killed by SIGKILL: by a user, or by the kernel because the host or container "
             "ran out of memory (see `dmesg`)"

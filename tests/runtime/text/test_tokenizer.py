@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import processors
 
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -168,3 +171,25 @@ def test_special_tokens_that_a_parser_looks_for_are_shown(byte_level, kind, monk
     shown = byte_level.special_id("<|im_start|>")
     assert collect(byte_level.new_stream(visible_special_ids=(shown,)), ids) == "<|im_start|>a<think>b"
     assert collect(byte_level.new_stream(), ids) == "a<think>b"
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_pair_is_what_transformers_makes_of_text_and_text_pair(framed: bool, tmp_path: Path) -> None:
+    build_tiny_tokenizer(tmp_path)
+    theirs = HfTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    if framed:
+        tokens, template = [("<|endoftext|>", 0), ("<|im_end|>", 2)], processors.TemplateProcessing
+        frame = template("<|endoftext|> $A", "<|endoftext|> $A <|endoftext|> $B:1 <|im_end|>", special_tokens=tokens)
+        theirs.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), frame])
+        theirs.save(str(tmp_path / "tokenizer.json"))
+    tokenizer, first, second = Tokenizer.load(tmp_path), "What is the cap", "ital of France?"
+    for special in (True, False):
+        expected = theirs.encode(first, second, add_special_tokens=special).ids
+        assert tokenizer.encode_pair(first, second, special) == expected
+        assert tokenizer.encode_pair(first, second, special, len(expected)) == expected
+        theirs.enable_truncation(len(expected) - 2, strategy="only_second")
+        cut = theirs.encode(first, second, add_special_tokens=special).ids
+        assert tokenizer.encode_pair(first, second, special, len(expected) - 2) == cut
+        theirs.no_truncation()
+    assert len(tokenizer.encode_pair(first, second, True, 6)) == 6, "the first one is cut where that has to be"
+    assert expected != theirs.encode(first + second, add_special_tokens=False).ids

@@ -1,0 +1,156 @@
+"""The server of `benchmarks/front.py --fronts N`: N front processes before a fake engine in a process of its own.
+
+    python benchmarks/front_processes.py PORT FRONTS INTERVAL   # seconds between two steps
+
+Each step has one token for every request. With one front it is the usual server, with more there is their parent, too.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from palladio.default_model import default_model_path
+from palladio.front_parent import serve_fronts
+from palladio.http.server import serve
+from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
+from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.runtime.telemetry.logs import Activity
+from palladio.server_args import parse_server_args
+
+CORE = "front_processes:PacedCore.create"
+VOCAB_SIZE = 2048
+FIRST_ID = 300
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second
+
+
+class PacedCore:
+    """A TokenEngine with a token for every running request at each step. Args: interval: seconds between steps."""
+
+    spare_seconds = 0.0
+
+    def __init__(self, interval: float) -> None:
+        self.ready = EngineReady(
+            *(8192, 1 << 20, 4096, 512, 16, "fake", "FakeForCausalLM", VOCAB_SIZE, [2], "cpu", "float32", 0, 0.0, 0, 1)
+        )
+        self.activity = Activity()
+        self._interval = interval
+        self._left: dict[str, int] = {}
+        self._due = 0.0
+        self._number = 0
+
+    @classmethod
+    def create(
+        cls, config: EngineConfig, on_progress: Callable[[LoadProgress], None], on_fatal: Callable[[str], None]
+    ) -> Self:
+        return cls(json.loads(config.source.json_model_override_args)["interval"])
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._left)
+
+    def add(self, request: GenerationRequest) -> None:
+        assert request.params.max_tokens is not None
+        self._left[request.request_id] = request.params.max_tokens
+
+    def abort(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._left.pop(request_id, None)
+
+    def step(self) -> list[TokenOutput]:
+        time.sleep(max(0.0, self._due - time.monotonic()))
+        self._due = time.monotonic() + self._interval
+        self._number += 1
+        outputs = []
+        for request_id, left in list(self._left.items()):
+            finish = FinishReason("length") if left == 1 else None
+            outputs.append(TokenOutput(request_id, [FIRST_ID + self._number % 1000], finish=finish))
+            self._left[request_id] = left - 1
+            if finish is not None:
+                del self._left[request_id]
+        return outputs
+
+    def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
+        return EngineStats([RankStats(num_running=len(self._left))])
+
+    def explain(self, request_ids: list[str]) -> list[LiveRequest]:
+        return []
+
+    def close(self, failure: str = "") -> None:
+        self._left.clear()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuSeconds:
+    """Since their start: of all front processes, their parent among them, and of the engine's."""
+
+    fronts: float
+    engine: float
+
+    def __sub__(self, other: Self) -> "CpuSeconds":
+        return CpuSeconds(self.fronts - other.fronts, self.engine - other.engine)
+
+
+class FrontServer:
+    """The server as a process."""
+
+    def __init__(self, port: int, fronts: int, interval: float) -> None:
+        words = [str(port), str(fronts), str(interval)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        self._process = subprocess.Popen([sys.executable, __file__, *words], env=environment)
+
+    def cpu_seconds(self) -> CpuSeconds:
+        pids = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        pids += [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
+        times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
+        engine = sum(seconds for pid, seconds in times.items() if "engine_main" in _command(pid))
+        return CpuSeconds(sum(times.values()) - engine, engine)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
+def _children(thread: Path) -> list[str]:
+    return (thread / "children").read_text().split()
+
+
+def _command(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _seconds(pid: str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def main(argv: list[str]) -> int:
+    port, fronts, interval = argv
+    knobs: dict[str, Any] = {"interval": float(interval)}
+    words = ["--model-path", str(default_model_path()), "--port", port, "--api-server-count", fronts]
+    words += [
+        "--json-model-override-args",
+        json.dumps(knobs),
+        "--log-level",
+        "warning",
+        "--max-queued-requests",
+        "9999",
+    ]
+    args = parse_server_args(words).args
+    transport = ProcessTransport(CORE, has_fronts=fronts != "1")
+    if fronts == "1":
+        return serve(AsyncEngine(args.engine_config(), transport), args.http)
+    return serve_fronts(args, transport, os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

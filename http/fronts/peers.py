@@ -1,0 +1,94 @@
+"""Peers: the other front processes of a server, as one of them sees them."""
+
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Literal, Protocol
+
+Answerer = Callable[[bytes], AsyncIterator[bytes]]
+"""Answers a question of another front, in parts."""
+
+
+class Peers(Protocol):
+    """One front process serves alone, or several that share an engine.
+
+    Attributes:
+        number: of this front.
+        started: when the server was, in seconds since the epoch. What it keeps on disk from before is an earlier one's.
+        is_alone: there are no others, and never will be.
+    """
+
+    number: int
+    started: float
+    is_alone: bool
+
+    async def lead(self) -> None:
+        """Returns when this front is the one that does what only one may do: batches, responses in the background,
+        what expires. It stays that one."""
+        ...
+
+    async def leader(self) -> int:
+        """The number of that front; waits while there is none.
+
+        Raises:
+            OverloadedError: there is none for some time.
+        """
+        ...
+
+    def ask(self, front: int, kind: str, body: bytes = b"") -> AsyncIterator[bytes]:
+        """The parts of a front's answer.
+
+        Raises:
+            OverloadedError: it has ended.
+        """
+        ...
+
+    async def ask_others(self, kind: str, body: bytes = b"") -> list[bytes]:
+        """The answers of all others; one that ends meanwhile has none."""
+        ...
+
+    async def departed(self, kind: str) -> list[bytes]:
+        """The last answers of fronts that have ended."""
+        ...
+
+    def note(self, event: Literal["serving", "ready"]) -> None:
+        """This front answers HTTP; or it takes requests for the engine."""
+        ...
+
+    def answer(self, kind: str, answerer: Answerer) -> None:
+        """From now on this front answers questions of a kind so."""
+        ...
+
+
+class Alone:
+    """The only front process."""
+
+    number = 0
+    is_alone = True
+    started = math.inf  # whatever it finds is an earlier server's
+
+    async def lead(self) -> None:
+        """See Peers.lead."""
+
+    async def leader(self) -> int:
+        """See Peers.leader."""
+        return self.number
+
+    async def ask(self, front: int, kind: str, body: bytes = b"") -> AsyncIterator[bytes]:
+        """See Peers.ask."""
+        nobody: tuple[bytes, ...] = ()
+        for part in nobody:
+            yield part
+
+    async def ask_others(self, kind: str, body: bytes = b"") -> list[bytes]:
+        """See Peers.ask_others."""
+        return []
+
+    async def departed(self, kind: str) -> list[bytes]:
+        """See Peers.departed."""
+        return []
+
+    def note(self, event: Literal["serving", "ready"]) -> None:
+        """See Peers.note: nobody waits for it."""
+
+    def answer(self, kind: str, answerer: Answerer) -> None:
+        """See Peers.answer: nobody asks."""

@@ -1,0 +1,78 @@
+"""Heartbeat: renews this server's lease, and tells it when a transaction of another one has something new."""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from palladio.http.storage.postgresql_session import LOST, Connector, Session
+
+CHANNEL = "palladio"
+
+_RENEWALS = 4  # of a lease while it lasts
+_PAUSE = 1.0  # seconds before a new connection
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """A connection in a thread of its own.
+
+    Args:
+        lease: seconds that one lasts.
+        renew: renews it; called with the connection.
+    """
+
+    def __init__(self, connector: Connector, lease: float, renew: Callable[[Session], None]) -> None:
+        self._connector = connector
+        self._interval = lease / _RENEWALS
+        self._renew = renew
+        self._subscribers: list[Callable[[], None]] = []
+        self._is_closed = False
+        self._ended, self._end = os.pipe()  # readable: close was called
+        self._thread = threading.Thread(target=self._run, name="database-heartbeat", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        self._subscribers.append(wake)
+
+    def close(self) -> None:
+        """The lease is not renewed any more. A second call does nothing."""
+        self._subscribers.clear()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._ended)
+
+    def _run(self) -> None:
+        is_ended = False
+        while not is_ended:
+            try:
+                with self._connector.connect(autocommit=True) as session:
+                    session.execute(f"LISTEN {CHANNEL}")
+                    self._wake()  # of what came in between
+                    while not is_ended:
+                        self._renew(session)
+                        is_ended = self._wait(session)
+            except LOST as error:
+                logger.debug("No heartbeat of the database %s", self._connector.explain(error))
+                is_ended = bool(select.select([self._ended], [], [], _PAUSE)[0])
+
+    def _wait(self, session: Session) -> bool:
+        """For the time to renew the lease; passes news on meanwhile. Returns whether this has ended."""
+        until = time.monotonic() + self._interval
+        while (rest := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._ended, session], [], [], rest)
+            if self._ended in ready:
+                return True
+            if session in ready and list(session.notifies(timeout=0)):
+                self._wake()
+        return False
+
+    def _wake(self) -> None:
+        for wake in list(self._subscribers):
+            wake()

@@ -1,0 +1,151 @@
+"""FrontChild: a front process as its parent knows it: the process, and the channel to it."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from palladio.front_process import FAILED, LOADED, READY, SERVING, STATE, STOP, FrontRequest
+from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
+from palladio.runtime.process.channel import Ask, Channel, Tell
+from palladio.runtime.process.shared_state import SharedState
+
+_PATIENCE: Final = 5.0  # seconds for the answer of each of several fronts
+
+
+class FrontParent(Protocol):
+    """What a child's messages are for."""
+
+    def answers(self, asker: "FrontChild", ask: Ask) -> AsyncIterator[bytes]: ...
+
+    def changed(self) -> None:
+        """A front has got further."""
+
+
+class FrontChild:
+    """
+    Attributes:
+        number: see front_number. slot: of its connections' counts; another front may have it later.
+        is_serving: it answers HTTP. is_loaded: it could take requests for the engine. is_ready: it does.
+        failure: why it could not start, and another one could not either.
+    """
+
+    def __init__(self, request: FrontRequest, process: asyncio.subprocess.Process, parent: FrontParent) -> None:
+        self.number, self.slot = request.number, request.slot
+        self.is_serving = self.is_loaded = self.is_ready = False
+        self.failure: PalladioError | None = None
+        self._kept: dict[str, bytes] = {}
+        self._process = process
+        self._parent = parent
+        self._channel: Channel | None = None
+
+    @classmethod
+    async def start(cls, request: FrontRequest, parent: FrontParent, environment: Mapping[str, str]) -> Self:
+        """
+        Args:
+            request: without the descriptor of the channel.
+
+        Raises:
+            OSError: no process can be made.
+        """
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "palladio.front_process"),
+                    stdin=asyncio.subprocess.PIPE,
+                    env=dict(environment),  # uvloop takes no other mapping
+                    pass_fds=(theirs.fileno(), request.listener, request.counts),
+                    start_new_session=True,  # Ctrl-C in the terminal is for the parent, which then decides
+                )
+                words = msgspec.json.encode(msgspec.structs.replace(request, channel=theirs.fileno()))
+            child = cls(request, process, parent)
+            await child.connect(ours)
+            stack.pop_all()
+        assert process.stdin is not None
+        process.stdin.write(words)
+        with contextlib.suppress(ConnectionError):  # it has ended already, which `run` sees
+            await process.stdin.drain()
+        process.stdin.close()
+        return child
+
+    async def connect(self, end: socket.socket) -> None:
+        """Args: end: of the channel."""
+        self._channel = await Channel.open(end, self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def run(self) -> str:
+        """Hears it until it ends; returns how it ended."""
+        listening = asyncio.create_task(self._open.run())
+        code = await self._process.wait()
+        await listening
+        if code >= 0:
+            return f"exit status {code}"
+        return f"killed by {signal.Signals(-code).name}"
+
+    def show(self, state: SharedState) -> None:
+        """The engine's state, and the fronts', are these now."""
+        self._open.tell(STATE, msgspec.msgpack.encode(state))
+
+    def stop(self) -> None:
+        """It is to drain, or, at the second time, to end at once."""
+        self._open.tell(STOP)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def ask(self, kind: str, body: bytes) -> AsyncIterator[bytes]:
+        """See Channel.ask."""
+        return self._open.ask(self.number, kind, body)
+
+    async def ask_once(self, kind: str, body: bytes) -> bytes | None:
+        """The whole answer; None: it has ended, or refuses, or takes too long. The answer is kept."""
+        with contextlib.suppress(PalladioError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                answer = await self._open.ask_once(self.number, kind, body)
+                self.keep(kind, answer)
+                return answer
+        return None
+
+    def keep(self, kind: str, answer: bytes) -> None:
+        """This is its last answer to questions of a kind."""
+        self._kept[kind] = answer
+
+    def kept(self, kind: str) -> bytes | None:
+        """Its last answer; None: it has given none."""
+        return self._kept.get(kind)
+
+    def answers(self, ask: Ask) -> AsyncIterator[bytes]:
+        """See Handler.answers."""
+        return self._parent.answers(self, ask)
+
+    def hear(self, tell: Tell) -> None:
+        """See Handler.hear."""
+        self.is_serving = self.is_serving or tell.kind == SERVING
+        self.is_loaded = self.is_loaded or tell.kind == LOADED
+        self.is_ready = self.is_ready or tell.kind == READY
+        if tell.kind == FAILED:
+            is_config, message = msgspec.msgpack.decode(tell.body, type=tuple[bool, str])
+            self.failure = (ConfigError if is_config else EngineDeadError)(message)
+        self._parent.changed()
+
+    @property
+    def _open(self) -> Channel:
+        assert self._channel is not None
+        return self._channel
+
+
+async def ask_each(fronts: Iterable[FrontChild], kind: str, body: bytes = b"") -> list[bytes]:
+    """The answers of those that have one."""
+    answers = await asyncio.gather(*(front.ask_once(kind, body) for front in fronts))
+    return [answer for answer in answers if answer is not None]

@@ -1,0 +1,116 @@
+// Attention of one query token of a request over its pages, with online softmax.
+//
+// A query head's rows are those of the queries that share a kv head (G of them): they lie side by side in the lanes of a
+// vector, so that a key is multiplied without a sum across lanes. Long requests are cut into spans, which are computed
+// apart and joined at the end, always at the same places: the number of threads changes no result.
+#pragma once
+
+#include "attention_math.h"
+
+namespace palladio {
+
+constexpr int64_t kSpan = 1024;  // keys of one request that one thread takes
+
+struct Span {
+  int64_t request, head, first, last;  // keys of a kv head
+};
+
+typedef float Sixteen __attribute__((vector_size(64), aligned(4)));  // numbers of a head, anywhere
+
+// One span of one kv head and up to L of its query heads: state gets peak [L], total [L], and output [L, H], which is not
+// divided by the total.
+template <int L>
+__attribute__((always_inline)) inline void AttendSpan(const Attention& a, const Span& span, int64_t lane, int64_t lanes,
+                                                      float* scratch, float* state) {
+  typedef typename Lanes<L>::Floats V;
+  const int64_t G = a.N / a.K, H = a.H, row_size = 2 * a.padded, whole = H / 16 * 16;
+  V* q = (V*)scratch;  // [H]
+  const float* own = a.q + (a.query_start[span.request] * a.N + span.head * G + lane) * H;
+  for (int64_t h = 0; h < H; ++h)
+    for (int64_t r = 0; r < L; ++r) scratch[h * L + r] = r < lanes ? own[r * H + h] : 0.0f;
+  V peak = V{} + kLowest, total = {};
+  float* out = state + 2 * L;
+  std::fill(out, out + L * H, 0.0f);
+  for (int64_t key = span.first; key < span.last;) {
+    const int64_t page = a.table[span.request * a.width + key / a.S], offset = key % a.S;
+    const int64_t count = std::min({int64_t{kTile}, a.S - offset, span.last - key});
+    const float* first = a.pages + ((page * a.K + span.head) * a.S + offset) * row_size;
+    const float* rows[kTile];  // beyond the last key that one again, with no weight
+    for (int i = 0; i < kTile; ++i) rows[i] = first + std::min<int64_t>(i, count - 1) * row_size;
+    const int64_t next = std::min(key + count, span.last - 1);  // on another page, perhaps, which no hardware foresees
+    const float* ahead =
+        a.pages + ((a.table[span.request * a.width + next / a.S] * a.K + span.head) * a.S + next % a.S) * row_size;
+    for (int64_t i = 0; i < kTile * row_size; i += 16) _mm_prefetch((const char*)(ahead + i), _MM_HINT_T0);
+    V scores[kTile] = {};
+    for (int64_t h = 0; h < H; ++h) {
+      const V column = q[h];
+      for (int i = 0; i < kTile; ++i) scores[i] += column * rows[i][h];
+    }
+    V highest = peak;
+    for (int i = 0; i < kTile; ++i) {
+      if (a.soft_cap != 0) Cap<L>(scores[i], a.soft_cap);
+      highest = scores[i] > highest ? scores[i] : highest;
+    }
+    V decay = peak - highest;
+    Exp<L>(decay);
+    peak = highest;
+    total *= decay;
+    alignas(64) float weights[kTile][L];
+    for (int i = 0; i < kTile; ++i) {
+      V weight = scores[i] - peak;
+      Exp<L>(weight);
+      if (i >= count) weight = V{};
+      total += weight;
+      std::memcpy(weights[i], &weight, sizeof(weight));
+    }
+    for (int64_t r = 0; r < lanes; ++r) {
+      float* sum = out + r * H;
+      const float kept = decay[r];
+      for (int64_t h = 0; h < whole; h += 16) {
+        Sixteen part = *(const Sixteen*)(sum + h) * kept;
+        for (int i = 0; i < kTile; ++i) part += weights[i][r] * *(const Sixteen*)(rows[i] + a.padded + h);
+        *(Sixteen*)(sum + h) = part;
+      }
+      for (int64_t h = whole; h < H; ++h) {
+        sum[h] *= kept;
+        for (int i = 0; i < kTile; ++i) sum[h] += weights[i][r] * rows[i][a.padded + h];
+      }
+    }
+    key += count;
+  }
+  std::memcpy(state, &peak, sizeof(peak));
+  std::memcpy(state + L, &total, sizeof(total));
+}
+
+PALLADIO_CLONES inline void Attend8(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch,
+                                    float* state) {
+  AttendSpan<8>(a, span, lane, lanes, scratch, state);
+}
+PALLADIO_CLONES inline void Attend16(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch,
+                                     float* state) {
+  AttendSpan<16>(a, span, lane, lanes, scratch, state);
+}
+
+// Joins the spans of one request and kv head: states [spans, groups, (2 + H) * L].
+inline void Join(const Attention& a, int64_t request, int64_t head, const float* states, int64_t spans, int64_t L) {
+  const int64_t G = a.N / a.K, groups = (G + L - 1) / L, size = (2 + a.H) * L;
+  for (int64_t g = 0; g < G; ++g) {
+    const int64_t n = head * G + g, r = g % L;
+    const float* first = states + g / L * size;
+    float peak = a.sinks ? a.sinks[n] : kLowest;
+    for (int64_t s = 0; s < spans; ++s) peak = std::max(peak, first[s * groups * size + r]);
+    float total = a.sinks ? std::exp(a.sinks[n] - peak) : 0.0f;
+    float* out = a.out + (a.query_start[request] * a.N + n) * a.H;
+    std::fill(out, out + a.H, 0.0f);
+    for (int64_t s = 0; s < spans; ++s) {
+      const float* state = first + s * groups * size;
+      const float weight = std::exp(state[r] - peak);
+      total += weight * state[L + r];
+      for (int64_t h = 0; h < a.H; ++h) out[h] += weight * state[2 * L + r * a.H + h];
+    }
+    const float share = 1.0f / std::max(total, 1.17549435e-38f);
+    for (int64_t h = 0; h < a.H; ++h) out[h] *= share;
+  }
+}
+
+}  // namespace palladio

@@ -1,0 +1,147 @@
+// Kernels of products for CPUs with AVX2.
+#pragma once
+
+#include <cstring>
+#include <limits>
+
+#include "products.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+
+namespace palladio::avx2 {
+
+inline __m128 TotalsOf(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+// Eight pairs of neighbours: of each the lower one, and the upper one.
+struct Pairs {
+  __m256 low, high;
+};
+
+// bfloat16. Of two neighbours in 32 bits, the upper one is a float32 when the lower one is cleared, the lower one when
+// shifted up. Rows are float32 already: of 16 numbers, the lower neighbours first.
+struct Bfloat16 {
+  using Row = float;
+  using Number = uint16_t;
+  using Vector = Pairs;
+  using Sum = __m256;
+  static constexpr int64_t kStep = 16;
+  static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
+
+  static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) {
+    const __m256i both = _mm256_loadu_si256((const __m256i*)w);
+    const __m256i high = _mm256_and_si256(both, _mm256_set1_epi32(int32_t(0xffff0000)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)), _mm256_castsi256_ps(high)};
+  }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    Number some[kStep] = {};
+    std::memcpy(some, w, count * sizeof(Number));
+    return Load(some, All{});
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return {_mm256_load_ps(x), _mm256_load_ps(x + 8)}; }
+  __attribute__((always_inline)) static void Add(Sum& sum, const Vector& w, const Vector& x) {
+    sum = _mm256_fmadd_ps(w.high, x.high, _mm256_fmadd_ps(w.low, x.low, sum));
+  }
+  static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+};
+
+// int8, with rows of 16 or 8 bits, which lie in 16.
+struct Int8 {
+  using Row = int16_t;
+  using Number = int8_t;
+  using Vector = __m256i;
+  using Sum = __m256i;
+  static constexpr int64_t kStep = 16;
+  static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
+
+  static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_si256(); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    Number some[kStep] = {};
+    std::memcpy(some, w, count);
+    return Load(some, All{});
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return _mm256_load_si256((const __m256i*)x); }
+  __attribute__((always_inline)) static void Add(Sum& sum, Vector w, Vector x) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, x)); }
+  static __m128 Totals(const Four<Sum>& sums) {
+    return TotalsOf(_mm256_cvtepi32_ps(sums.a), _mm256_cvtepi32_ps(sums.b), _mm256_cvtepi32_ps(sums.c),
+                    _mm256_cvtepi32_ps(sums.d));
+  }
+};
+
+#include "blocks.inc"
+
+// Rounds a row to bfloat16, as float32, in the order of the kernel.
+inline void Round(const float* x, int64_t inputs, int64_t padded, float* rounded) {
+  const __m256i bias = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1), upper = _mm256_set1_epi32(0xffff0000);
+  for (int64_t i = 0; i < padded; i += 16) {
+    float rest[16] = {};
+    if (i + 16 > inputs && i < inputs) std::memcpy(rest, x + i, 4 * (inputs - i));
+    const float* from = i + 16 <= inputs ? x + i : rest;
+    __m256 halves[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m256 numbers = _mm256_loadu_ps(from + 8 * half);
+      const __m256i bits = _mm256_castps_si256(numbers);
+      const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+      const __m256i up = _mm256_and_si256(_mm256_add_epi32(bits, _mm256_add_epi32(bias, even)), upper);
+      const __m256 is_nan = _mm256_cmp_ps(numbers, numbers, _CMP_UNORD_Q);  // rounding could make an infinity of it
+      halves[half] = _mm256_blendv_ps(_mm256_castsi256_ps(up), numbers, is_nan);
+    }
+    const __m256 first = _mm256_permute2f128_ps(halves[0], halves[1], 0x20);
+    const __m256 second = _mm256_permute2f128_ps(halves[0], halves[1], 0x31);
+    _mm256_store_ps(rounded + i, _mm256_shuffle_ps(first, second, 0x88));
+    _mm256_store_ps(rounded + i + 8, _mm256_shuffle_ps(first, second, 0xdd));
+  }
+}
+
+// Whole numbers of a row. Returns what to multiply them with; NaN for a row with what is not finite.
+inline float WholeNumbers(const float* x, int64_t inputs, int64_t padded, int32_t largest, int16_t* numbers) {
+  const __m256 sign = _mm256_set1_ps(-0.0f), zero = _mm256_setzero_ps();
+  __m256 most = zero, sum = zero;
+  const auto load = [&](int64_t i) {
+    if (i + 8 <= inputs) return _mm256_loadu_ps(x + i);
+    float rest[8] = {};
+    if (i < inputs) std::memcpy(rest, x + i, 4 * (inputs - i));
+    return _mm256_loadu_ps(rest);
+  };
+  for (int64_t i = 0; i < inputs; i += 8) {
+    const __m256 size = _mm256_andnot_ps(sign, load(i));
+    most = _mm256_max_ps(most, size);
+    sum = _mm256_add_ps(sum, _mm256_sub_ps(size, size));  // 0, unless one is not finite
+  }
+  float highest = 0, mosts[8];
+  _mm256_storeu_ps(mosts, most);
+  for (float each : mosts) highest = std::max(highest, each);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(sum, zero, _CMP_NEQ_UQ))) {
+    std::fill(numbers, numbers + padded, int16_t{0});
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float factor = highest / largest;
+  const __m256 divisor = _mm256_set1_ps(factor == 0 ? 1.0f : factor), top = _mm256_set1_ps(float(largest));
+  for (int64_t i = 0; i < padded; i += 8) {
+    __m256 numbers_here = _mm256_div_ps(load(i), divisor);  // a factor of few bits could make more than the largest
+    numbers_here = _mm256_max_ps(_mm256_min_ps(numbers_here, top), _mm256_sub_ps(zero, top));
+    const __m256i whole = _mm256_cvtps_epi32(numbers_here);
+    const __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_store_si128((__m128i*)(numbers + i), shorts);
+  }
+  return factor;
+}
+
+}  // namespace palladio::avx2
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

@@ -1,0 +1,135 @@
+// Kernels of products for CPUs with AVX-512: for bfloat16 with its BF16, for int8 with its VNNI.
+#pragma once
+
+#include "products.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                                                         \
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+#endif
+
+// Kernels name their instructions: of the functions for them, compilers make copies of registers, and lose half of the
+// speed.
+namespace palladio::avx512 {
+
+constexpr int64_t kLanes = 16;  // of 32 bits in a vector
+
+inline __m128 TotalsOf(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  __m512 all = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+  return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all));
+}
+
+struct Bfloat16 {
+  using Row = uint16_t;
+  using Number = uint16_t;
+  using Vector = __m512bh;
+  using Sum = __m512;
+  static constexpr int64_t kStep = 32;
+  static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = true;
+
+  static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) { return (__m512bh)_mm512_loadu_si512(w); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    return (__m512bh)_mm512_maskz_loadu_epi16((uint32_t{1} << count) - 1, w);
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return (__m512bh)_mm512_load_si512(x); }
+  __attribute__((always_inline)) static void Add(Sum& sum, Vector w, Vector x) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+  }
+  static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+};
+
+// int8, with rows of 8 bits. The instruction wants one of both unsigned: 128 is added to all numbers of the matrix, so
+// sums start with -128 times those of the row.
+struct Int8 {
+  using Row = int8_t;
+  using Number = int8_t;
+  using Vector = __m512i;
+  using Sum = __m512i;
+  static constexpr int64_t kStep = 64;
+  static constexpr bool kIsPairs = false;
+  static constexpr bool kIsStreamed = false;
+
+  static Sum Start(const Product& p, int64_t row, int64_t part) {
+    return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);
+  }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) {
+    return _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi8(int8_t(0x80)));
+  }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    const __m512i some = _mm512_maskz_loadu_epi8((uint64_t{1} << count) - 1, w);
+    return _mm512_xor_si512(some, _mm512_set1_epi8(int8_t(0x80)));
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return _mm512_load_si512(x); }
+  __attribute__((always_inline)) static void Add(Sum& sum, Vector w, Vector x) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+  }
+  static __m128 Totals(const Four<Sum>& sums) {
+    return TotalsOf(_mm512_cvtepi32_ps(sums.a), _mm512_cvtepi32_ps(sums.b), _mm512_cvtepi32_ps(sums.c),
+                    _mm512_cvtepi32_ps(sums.d));
+  }
+};
+
+// The same, with rows of 16 bits as two of 8, the high and the low bytes. Both together fit in 32 bits again.
+struct Int8Pairs : Int8 {
+  static constexpr bool kIsPairs = true;
+
+  static __m128 Joined(const Four<Sum>& high, const Four<Sum>& low) {
+    const auto join = [](__m512i of_high, __m512i of_low) {
+      return _mm512_add_epi32(_mm512_slli_epi32(of_high, 8), of_low);
+    };
+    return Totals({join(high.a, low.a), join(high.b, low.b), join(high.c, low.c), join(high.d, low.d)});
+  }
+};
+
+#include "blocks.inc"
+
+inline void Round(const float* x, int64_t inputs, int64_t padded, uint16_t* rounded) {
+  for (int64_t i = 0; i < padded; i += 16) {
+    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
+    _mm256_store_si256((__m256i*)(rounded + i), (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i)));
+  }
+}
+
+// Bytes of whole numbers of 8 bits, or the high and the low bytes of 16, and the starts of their sums.
+inline void BytesOf(const int16_t* numbers, int64_t padded, int64_t part, bool is_pairs, int8_t* bytes,
+                    int32_t* starts) {
+  const int64_t parts = (padded + part - 1) / part;
+  const __m512i shift = _mm512_set1_epi8(int8_t(0x80)), half = _mm512_set1_epi16(128);
+  const auto pack = [](__m512i first, __m512i second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
+  };
+  const auto upper = [half](__m512i both) { return _mm512_srai_epi16(_mm512_add_epi16(both, half), 8); };
+  for (int64_t number = 0; number < parts; ++number) {
+    __m512i low_sums = _mm512_setzero_si512(), high_sums = low_sums;
+    for (int64_t i = number * part; i < std::min(padded, (number + 1) * part); i += 64) {
+      const __m512i first = _mm512_loadu_si512(numbers + i), second = _mm512_loadu_si512(numbers + i + 32);
+      const __m512i low = pack(first, second);
+      _mm512_store_si512(bytes + (is_pairs ? padded : 0) + i, low);
+      low_sums = _mm512_dpbusd_epi32(low_sums, shift, low);
+      if (!is_pairs) continue;
+      const __m512i high = pack(upper(first), upper(second));
+      _mm512_store_si512(bytes + i, high);
+      high_sums = _mm512_dpbusd_epi32(high_sums, shift, high);
+    }
+    const __m512i zero = _mm512_setzero_si512();
+    _mm512_storeu_si512(starts + number * kLanes, _mm512_sub_epi32(zero, is_pairs ? high_sums : low_sums));
+    if (is_pairs) _mm512_storeu_si512(starts + (parts + number) * kLanes, _mm512_sub_epi32(zero, low_sums));
+  }
+}
+
+}  // namespace palladio::avx512
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif

@@ -1,0 +1,140 @@
+"""FrontDesk: one engine before several front processes. Each front gets what is its own, and no more.
+
+A request belongs to the front whose number its id bears. When a front has ended, its owner says so, and all of its
+requests are aborted, also those that are still on their way.
+"""
+
+import collections
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from palladio.runtime.interface.front_number import PARENT, front_of_call, front_of_id
+from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.messages import (
+    AbortRequests,
+    ControlReply,
+    EngineBusy,
+    FromEngine,
+    StepOutputs,
+    ToEngine,
+)
+from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.process.codec import FROM_ENGINE, address, from_engine_codec, open_socket
+from palladio.runtime.process.transport import Emit, Inbox
+
+
+def front_socket(front: int) -> str:
+    """The name of the socket on which a front hears the engine."""
+    return f"{FROM_ENGINE}-{front}"
+
+
+class FrontDesk:
+    """Used by the engine's thread; `emit` by any.
+
+    Args:
+        directory: of the sockets.
+        emit_to_owner: for what all fronts get to know from the process that owns the engine.
+        linger: milliseconds that what is unsent gets at the end.
+    """
+
+    def __init__(self, context: "zmq.Context[Any]", directory: Path, emit_to_owner: Emit, *, linger: int) -> None:
+        self._context = context
+        self._directory = directory
+        self._emit_to_owner = emit_to_owner
+        self._linger = linger
+        self._encode = from_engine_codec().encode
+        self._lock = threading.Lock()  # of the sockets
+        self._sockets: dict[int, Any] = {}
+        self._fronts: dict[str, int] = {}  # of the requests that have not ended
+        self._ended: set[int] = set()  # fronts
+
+    def take(self, message: ToEngine) -> ToEngine | None:
+        """What the engine is to do of it; None: nothing."""
+        match message:
+            case GenerationRequest():
+                front = front_of_id(message.request_id)
+                if front in self._ended:
+                    return None
+                self._fronts[message.request_id] = front
+            case AbortRequests(front=front) if front != PARENT:
+                return AbortRequests(self._end(front))
+            case AbortRequests():
+                for engine_id in message.request_ids:
+                    self._fronts.pop(engine_id, None)
+        return message
+
+    def emit(self, message: FromEngine) -> None:
+        match message:
+            case StepOutputs():
+                for front, outputs in self._by_front(message.outputs):
+                    self._send(front, StepOutputs(outputs))
+            case ControlReply() if front_of_call(message.call_id) != PARENT:
+                self._send(front_of_call(message.call_id), message)
+            case EngineBusy():
+                self._emit_to_owner(message)
+                for front in list(self._sockets):
+                    self._send(front, message)
+            case _:
+                self._emit_to_owner(message)
+
+    def close(self) -> None:
+        with self._lock:
+            for socket in self._sockets.values():
+                socket.close()
+            self._sockets.clear()
+
+    def _by_front(self, outputs: list[TokenOutput]) -> Iterator[tuple[int, list[TokenOutput]]]:
+        fronts, parts = self._fronts, collections.defaultdict[int, list[TokenOutput]](list)
+        for output in outputs:
+            front = fronts.get(output.request_id)
+            if front is None:
+                continue  # aborted
+            parts[front].append(output)
+            if output.finish is not None:
+                del fronts[output.request_id]
+        return iter(parts.items())
+
+    def _send(self, front: int, message: FromEngine) -> None:
+        frame = self._encode(message)
+        with self._lock:
+            if front in self._ended:
+                return
+            if front not in self._sockets:
+                socket = self._sockets[front] = open_socket(self._context, zmq.PUSH, linger=self._linger)
+                socket.connect(address(self._directory, front_socket(front)))
+            self._sockets[front].send(frame)
+
+    def _end(self, front: int) -> list[str]:
+        """Forgets a front that has ended; returns its requests."""
+        with self._lock:
+            self._ended.add(front)
+            socket = self._sockets.pop(front, None)
+            if socket is not None:
+                socket.close(linger=0)
+        engine_ids = [engine_id for engine_id, own in self._fronts.items() if own == front]
+        for engine_id in engine_ids:
+            del self._fronts[engine_id]
+        return engine_ids
+
+
+class FrontsInbox:
+    """The messages of all fronts, as the desk lets them through."""
+
+    def __init__(self, inbox: Inbox, desk: FrontDesk) -> None:
+        self._inbox = inbox
+        self._desk = desk
+
+    def get(self, seconds: float = 0.0) -> ToEngine | None:
+        """See Inbox.get; what is let through may be nothing before the time is over."""
+        message = self._inbox.get(seconds)
+        return None if message is None else self._desk.take(message)
+
+    def wait(self) -> ToEngine:
+        """See Inbox.wait."""
+        while (message := self._desk.take(self._inbox.wait())) is None:
+            pass
+        return message

@@ -1,0 +1,89 @@
+"""Faults of the contents of files, in a folder or in a bucket."""
+
+from tests.faults.fault import Fault
+
+_STORES, _BUCKET = ("tests/http/storage/test_blob_stores.py",), ("tests/http/storage/test_blob_bucket.py",)
+_FILES = ("tests/http/files/test_bucket.py",)
+
+BLOB_FAULTS = (
+    Fault(
+        "an upload that is cancelled at its end stays in the bucket",
+        "http/storage/blob_bucket.py",
+        "        if upload.exception() is None:",
+        "        if upload.exception() is not None:",
+        _BUCKET,
+    ),
+    Fault(
+        "the last range of an object is not read",
+        "http/storage/blob_bucket.py",
+        "for begin in range(0, size, _RANGE):",
+        "for begin in range(0, size - _RANGE, _RANGE):",
+        _STORES,
+    ),
+    Fault(
+        "a bucket that was deleted makes all files look deleted",
+        "http/storage/blob_bucket.py",
+        """        except FileNotFoundError:
+            self._look_for_bucket()
+            return None""",
+        """        except FileNotFoundError:
+            return None""",
+        _BUCKET,
+    ),
+    Fault(
+        "an endpoint's password is in the log",
+        "http/storage/blob_bucket.py",
+        'first.rpartition(" - ")[2]',
+        "first",
+        _BUCKET,
+    ),
+    Fault(
+        "a bucket serves two databases, and each removes the other's files",
+        "http/storage/blob_bucket.py",
+        "        if found != identity:",
+        "        if found is None:",
+        _BUCKET,
+    ),
+    Fault(
+        "a batch fails while its bucket is away",
+        "http/storage/disk_errors.py",
+        ', "blob_store_unavailable"',
+        "",
+        _BUCKET,
+    ),
+    Fault(
+        "a sweep removes contents whose file is about to come",
+        "http/files/file_store.py",
+        "if blob.modified <= before:",
+        "if blob.modified >= before:",
+        _FILES,
+    ),
+    Fault(
+        "a sweep removes the contents of files",
+        "http/files/file_store.py",
+        "if file_id not in known]",
+        "if file_id in known]",
+        _FILES,
+    ),
+    Fault(
+        "a copy that broke off is taken for whole",
+        "http/storage/blob_copy.py",
+        "if there.get(blob.name) == blob.size:",
+        "if blob.name in there:",
+        _STORES,
+    ),
+    Fault(
+        "contents are stored of a form that is wrong at its end",
+        "http/files/upload.py",
+        "    form.check()\n",
+        "",
+        ("tests/http/files/test_files.py",),
+    ),
+    Fault(
+        "a line that a piece ends in is two lines",
+        "http/batches/batch_lines.py",
+        "        self._grow(rest)",
+        "        self._grow(rest)\n        if self._begun:\n            yield self._take()",
+        ("tests/http/batches/test_line_pieces.py",),
+    ),
+)

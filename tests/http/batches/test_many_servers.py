@@ -1,0 +1,171 @@
+"""Batches of servers that share a database: each line has one result, whichever of them end, and when."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from palladio.http.batches import batch_run, batch_worker
+from palladio.http.batches.batch_records import LineResult
+from palladio.http.security.callers import SERVER
+from palladio.http.storage.postgresql import PostgresqlDatabase
+from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.secret_url import SecretUrl
+from palladio.runtime.text.tokenizer import Tokenizer
+from tests.fake_engine import FakeEngine
+from tests.http.batches.batch_files import chat_line, jsonl
+from tests.http.batches.batch_server import Server, serving
+
+pytestmark = pytest.mark.postgres
+
+LEASE = 0.8  # seconds
+
+OpenStorage = Callable[[Path], Storage]
+
+
+@pytest.fixture
+def shared(database_url: SecretUrl, monkeypatch: pytest.MonkeyPatch) -> OpenStorage:
+    monkeypatch.setattr(batch_run, "POLL", 0.2)
+    monkeypatch.setattr(batch_worker, "POLL", 0.2)
+    database = SharedDatabase(database_url, num_connections=2, lease=LEASE)
+    return lambda folder: Storage(folder, shared=database)
+
+
+def slow_engine(tokenizer: Tokenizer) -> FakeEngine:
+    engine = FakeEngine(tokenizer, reply="x")
+    engine.delay = 0.005
+    return engine
+
+
+def kill(server: Server) -> None:
+    """As if its process ended: nothing is released, nothing goes on; its lease ends by itself."""
+    for tasks in server.worker._tasks.values():
+        for task in tasks:
+            task.cancel()
+    for keeper in server.worker._keepers:
+        keeper.cancel()
+    database = server.storage.database
+    assert isinstance(database, PostgresqlDatabase)
+    database._heartbeat.close()
+    database._locks.close()
+
+
+async def test_servers_share_the_lines_and_one_writes_the_files(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    engines = [slow_engine(tokenizer) for _ in range(2)]
+    async with (
+        serving(tmp_path, engines[0], None, shared) as first,
+        serving(tmp_path, engines[1], None, shared) as second,
+    ):
+        batch_id = await first.submit(jsonl([*(chat_line(number) for number in range(400)), "{bad"]))
+        batch = await second.ended(batch_id)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", 400, 1)
+        found = [one["custom_id"] for one in second.results(batch.output_file_id)]
+        assert found == [f"line-{number}" for number in range(400)]
+        calls = [len(engine.calls) for engine in engines]
+        assert sum(calls) == 400
+        assert min(calls) >= 64
+        async with asyncio.timeout(5):  # the slower of the two may be about to drop the same files
+            names = {batch.input_file_id, batch.output_file_id, batch.error_file_id}
+            while {path.name for path in first.storage.files.iterdir()} != names:
+                await asyncio.sleep(0.02)
+
+
+async def test_lines_of_a_server_that_dies_are_answered_by_another_one_after_its_lease(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    dead, heir = slow_engine(tokenizer), slow_engine(tokenizer)
+    async with serving(tmp_path, heir, None, shared) as second:
+        heir.state = "restarting"  # for now
+        first = Server(tmp_path, dead, None, shared)
+        await first.worker.start()
+        batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
+        await first.wait_for(batch_id, lambda batch: batch.completed > 0)
+        kill(first)
+        heir.state = "ready"
+        batch = await second.ended(batch_id)
+        assert (batch.status, batch.completed) == ("completed", 200)
+        found = [one["custom_id"] for one in second.results(batch.output_file_id)]
+        assert found == [f"line-{number}" for number in range(200)]
+
+
+async def test_a_cancel_at_one_server_ends_the_batch_at_all(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    engines = [slow_engine(tokenizer) for _ in range(2)]
+    for engine in engines:
+        engine.delay = 30.0
+    async with (
+        serving(tmp_path, engines[0], None, shared) as first,
+        serving(tmp_path, engines[1], None, shared) as second,
+    ):
+        batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
+        async with asyncio.timeout(20):
+            while not all(engine._running for engine in engines):
+                await asyncio.sleep(0.01)
+        await second.store.cancel(batch_id, SERVER)
+        batch = await first.ended(batch_id)
+        assert (batch.status, batch.num_left) == ("cancelled", 200)
+        async with asyncio.timeout(5):
+            while any(engine._running for engine in engines):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_late_result_changes_nothing(tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage) -> None:
+    async with serving(tmp_path, FakeEngine(tokenizer, reply="x"), None, shared) as server:
+        batch_id = await server.submit(jsonl([chat_line(number) for number in range(3)]))
+        ended = await server.ended(batch_id)
+        await server.store.add_results(batch_id, [LineResult(2, True, b"{}"), LineResult(9, True, b"{}")], {1})
+        assert await server.store.get(batch_id, SERVER) == ended
+        assert await server.store.lines_done(batch_id) == set()
+        again, contents = await server.store.end(batch_id, None, None)
+        assert (again, contents) == (ended, [])
+
+
+async def test_a_server_that_stops_leaves_its_lines_to_others_at_once(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    engines = [slow_engine(tokenizer) for _ in range(2)]
+    engines[0].delay = 30.0
+    async with serving(tmp_path, engines[1], None, shared) as second:
+        engines[1].state = "restarting"
+        async with serving(tmp_path, engines[0], None, shared) as first:
+            batch_id = await first.submit(jsonl([chat_line(number) for number in range(100)]))
+            async with asyncio.timeout(20):
+                while not engines[0]._running:
+                    await asyncio.sleep(0.01)
+        query = "SELECT count(*) AS number FROM batch_ranges WHERE server IS NOT NULL"
+        run = second.storage.database.run
+        assert (await run(lambda connection: connection.execute(query).fetchone()))["number"] == 0
+        engines[1].state = "ready"
+        assert (await second.ended(batch_id)).completed == 100
+
+
+async def test_a_server_whose_engine_is_dead_holds_no_lines(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    ill = slow_engine(tokenizer)
+    ill.state, ill.failure = "dead", "out of memory"
+    async with serving(tmp_path, ill, None, shared) as first:
+        batch_id = await first.submit(jsonl([chat_line(number) for number in range(10)]))
+        async with serving(tmp_path, slow_engine(tokenizer), None, shared) as second:
+            assert (await second.ended(batch_id)).completed == 10
+
+
+async def test_a_clock_that_is_wrong_ends_no_batch(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch's window is measured by the database's clock."""
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 10 * 24 * 3600)
+    async with serving(tmp_path, slow_engine(tokenizer), None, shared) as server:
+        assert abs(server.store.now() - now) < 3600
+        batch_id = await server.submit(jsonl([chat_line(1)]))
+        query = "UPDATE batches SET expires_at = ? WHERE id = ?"
+        await server.storage.database.run(lambda connection: connection.execute(query, (int(now) + 3600, batch_id)))
+        with contextlib.suppress(TimeoutError):
+            assert (await server.ended(batch_id)).status == "completed"

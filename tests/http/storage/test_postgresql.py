@@ -1,0 +1,195 @@
+"""PostgresqlDatabase: what its callers rely on, against a real PostgreSQL."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palladio.http.storage.database import Connection
+from palladio.http.storage.schema import CHANGES, SCHEMA
+from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.errors import HttpError
+from palladio.http.wire.secret_url import SecretUrl
+from palladio.runtime.interface.errors import ConfigError
+from tests.postgres_server import PostgresServer, missing
+
+if missing() is None:
+    from palladio.http.storage.postgresql import PostgresqlDatabase
+
+pytestmark = pytest.mark.postgres
+
+TABLES = SCHEMA + "CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, word TEXT)"
+
+
+@pytest.fixture
+def database(database_url: SecretUrl) -> Iterator["PostgresqlDatabase"]:
+    with contextlib.closing(PostgresqlDatabase(database_url, TABLES, CHANGES, 2)) as opened:
+        yield opened
+
+
+def add(number: int, word: str = "") -> object:
+    return lambda connection: connection.execute("INSERT INTO t VALUES (?, ?)", (number, word))
+
+
+async def numbers(database: "PostgresqlDatabase") -> list[int]:
+    query = "SELECT n FROM t ORDER BY n"
+    return await database.run(lambda connection: [row["n"] for row in connection.execute(query)])
+
+
+async def test_a_caller_that_is_cancelled_does_not_undo_its_transaction(database: "PostgresqlDatabase") -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work(connection: Connection) -> None:
+        begun.set()
+        go_on.wait()
+        connection.execute("INSERT INTO t VALUES (5)")
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).add_done_callback(lambda _: ended.set())
+
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(database.run(work))
+    await asyncio.to_thread(begun.wait)
+    running.cancel()
+    await asyncio.wait([running])
+    go_on.set()
+    await asyncio.to_thread(ended.wait)
+    async with asyncio.timeout(10):
+        while await numbers(database) != [5]:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_error_takes_back_all_of_a_transaction(database: "PostgresqlDatabase") -> None:
+    def half(connection: Connection) -> None:
+        connection.execute("INSERT INTO t VALUES (1)")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await database.run(half)
+    assert await numbers(database) == []
+
+
+async def test_signs_that_are_special_in_a_statement_or_to_postgresql(database: "PostgresqlDatabase") -> None:
+    await database.run(add(1, "100% of %s? a\0b"))
+    query = "SELECT n FROM t WHERE word LIKE '100%' AND word = ?"
+    assert await database.run(lambda connection: connection.execute(query, ("100% of %s? a\0b",)).fetchall()) == [
+        {"n": 1}
+    ]
+
+
+async def test_a_transaction_whose_connection_is_lost_is_done_again_as_long_as_nothing_is_committed(
+    database: "PostgresqlDatabase",
+) -> None:
+    attempts = []
+
+    def work(connection: Connection) -> None:
+        attempts.append(1)
+        connection.execute("INSERT INTO t VALUES (7)")
+        if len(attempts) == 1:
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    await database.run(work)
+    assert (await numbers(database), len(attempts)) == ([7], 2)
+
+
+async def is_free(database: "PostgresqlDatabase", name: str) -> bool:
+    async with database.exclusive(name) as ours:
+        return ours
+
+
+async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_process_ends(
+    database: "PostgresqlDatabase", database_url: SecretUrl
+) -> None:
+    other = PostgresqlDatabase(database_url, TABLES, CHANGES, 1)
+    async with other.exclusive("a") as first, database.exclusive("a") as second, database.exclusive("b") as third:
+        assert (first, second, third) == (True, False, True)
+        async with database.exclusive("b") as again:
+            assert not again
+        other._locks._session.close()  # as when its process ends
+        async with asyncio.timeout(10):
+            while not await is_free(database, "a"):
+                await asyncio.sleep(0.01)
+    other.close()
+
+
+async def test_subscribers_of_all_servers_hear_of_what_is_committed(
+    database: "PostgresqlDatabase", database_url: SecretUrl
+) -> None:
+    other, heard = PostgresqlDatabase(database_url, TABLES, CHANGES, 1), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    other.subscribe(lambda: loop.call_soon_threadsafe(heard.set))
+    async with asyncio.timeout(10):
+        await heard.wait()  # it listens
+        heard.clear()
+        await database.run(lambda connection: connection.notify())
+        await heard.wait()
+    other.close()
+
+
+def test_servers_that_start_at_once_make_the_tables_once(database_url: SecretUrl) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(lambda _: PostgresqlDatabase(database_url, SCHEMA, CHANGES, 1), range(4)))
+    assert len({one.identity for one in opened}) == 1
+    for one in opened:
+        one.close()
+    with pytest.raises(ConfigError, match="made by a later version"):
+        PostgresqlDatabase(database_url, SCHEMA, (), 1)
+
+
+async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = PostgresServer.create()
+    server.start()
+    database = PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 1)
+    await database.run(add(1))
+    server.stop()
+    for _ in range(3):
+        with pytest.raises(HttpError) as error:
+            await asyncio.wait_for(database.run(add(2)), 5)
+        assert (error.value.body.status, error.value.body.code) == (503, "database_unavailable")
+        assert error.value.body.headers["Retry-After"]
+    assert len([text for text in caplog.messages if "cannot be used" in text]) == 1
+    server.start()
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(HttpError):
+                await database.run(add(3))
+                break
+            await asyncio.sleep(0.1)
+    assert await numbers(database) == [1, 3]
+    database.close()
+    server.remove()
+
+
+def test_servers_of_one_database_share_a_folder_and_others_are_refused(
+    tmp_path: Path, database_url: SecretUrl, postgres: PostgresServer
+) -> None:
+    shared = SharedDatabase(database_url, 1)
+    first, second = Storage(tmp_path, shared=shared), Storage(tmp_path, shared=shared)
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Storage(tmp_path)
+    with pytest.raises(ConfigError, match="belongs to another database"):
+        Storage(tmp_path, shared=SharedDatabase(SecretUrl(postgres.schema_url("another")), 1))
+    first.close()
+    second.close()
+    own = Storage(tmp_path / "own")
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Storage(tmp_path / "own", shared=shared)
+    own.close()
+
+
+def test_no_error_tells_the_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for url in (
+        "postgresql://u:se%63ret@127.0.0.1:1/db",
+        "postgresql://u@127.0.0.1:1/db?password=secret",
+        "postgresql://u:secret@[127/db",
+        "postgresql://u:secret@127.0.0.1:1/db?nonsense=1",
+    ):
+        with pytest.raises(ConfigError, match="--database-url") as error:
+            Storage(tmp_path, shared=SharedDatabase(SecretUrl(url), 1))
+        assert "secret" not in str(error.value) + caplog.text
+        assert error.value.__suppress_context__
