@@ -256,7 +256,8 @@ class ScheduleTurns:
     def prefilling(self, turn: ScheduleTurn) -> list[Request]:
         """Those of them that prefill."""
         slots, columns = self.slots(turn), self._running.columns
-        return [r for r in columns.requests[slots[columns.free_until[slots] == 0]] if r.is_prefilling]
+        unfree = columns.free_until[slots] == 0
+        return [r for r in columns.requests[slots[unfree]] if r.is_prefilling] if np.count_nonzero(unfree) else []
 
     def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> Slots:
         """Slots of those that may decode in it: background requests beside others as far as that hardly costs."""

@@ -88,7 +88,7 @@ class GrammarQueue:
 
     def has(self, request_id: str) -> bool:
         """Whether the request is here."""
-        return request_id in self._waiting
+        return request_id in self.waiting
 
     def abort(self, request_id: str) -> None:
         """Drops the request, if it is here."""

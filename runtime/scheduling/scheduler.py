@@ -7,6 +7,7 @@ be part of step n+1 too; its row is void then. Steps run in order, so others can
 
 import itertools
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -183,10 +184,17 @@ class Scheduler:
         self.cache.confirm(batch)
         if batch.kind == "verify":
             note_drafts(self.drafts, batch, read)
-        taken = batch.decodes.take(read)
-        outputs: list[NewTokens] = [read.plain(batch.decodes, taken)] if taken.any() else []
-        looked_at = [(number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist()]
-        for number, row in itertools.chain(looked_at, enumerate(batch.chunks, start=batch.num_decodes)):
+        outputs: list[NewTokens] = []
+        looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
+        if batch.num_decodes:
+            taken = batch.decodes.take(read)
+            num_taken = np.count_nonzero(taken)
+            if num_taken:
+                outputs.append(read.plain(batch.decodes, taken))
+            if num_taken < len(taken):
+                others = [(number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist()]
+                looked_at = itertools.chain(others, looked_at)
+        for number, row in looked_at:
             if row.is_void:
                 continue
             request, output = row.request, read.output(number, row.request)
@@ -296,7 +304,7 @@ class Scheduler:
         """Slots of requests that can decode, each with room for one more token."""
         slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
         unfree = columns.computed[slots] + columns.unsure[slots] >= columns.free_until[slots]
-        if not unfree.any():
+        if not np.count_nonzero(unfree):  # a quarter of the time of any()
             return slots
         size, looked_at = self.cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]

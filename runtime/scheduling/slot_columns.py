@@ -128,20 +128,22 @@ class SlotColumns:
         number = token_ids.shape[1]
         known: Counts = self.known[slots]
         after = known + (number if counts is None else counts)
-        stops = token_ids[:, :, None] == self.stop_ids[slots][:, None]
-        if counts is not None:
-            stops &= (np.arange(number) < counts[:, None])[:, :, None]
         taken: Mask = after <= self.plain_until[slots]
-        taken &= ~stops.any(axis=(1, 2))
+        stops = token_ids[:, :, None] == self.stop_ids[slots][:, None]
+        if np.count_nonzero(stops):  # a quarter of the time of any()
+            if counts is not None:
+                stops &= (np.arange(number) < counts[:, None])[:, :, None]
+            taken &= ~stops.any(axis=(1, 2))
         if alone:
             taken[alone] = False
-        if not taken.all():
+        if np.count_nonzero(taken) < len(taken):
             slots, known, after, token_ids = slots[taken], known[taken], after[taken], token_ids[taken]
+            counts = None if counts is None else counts[taken]
         if counts is None:
             for step in range(number):
                 self.recent[slots, (known + step) % RECENT] = token_ids[:, step]
         else:
-            rows, steps = np.nonzero(np.arange(number) < counts[taken, None])
+            rows, steps = np.nonzero(np.arange(number) < counts[:, None])
             self.recent[slots[rows], (known[rows] + steps) % RECENT] = token_ids[rows, steps]
         self.known[slots] = after
         self.unread[slots] -= 1

@@ -131,7 +131,7 @@ class DecodeRows:
         """Takes what was read of them into their requests, as far as nothing follows from it. Returns of which rows."""
         number, counts, columns = len(self), sampled.counts, self.columns
         counts = None if counts is None else counts[:number]
-        alone = [place for place in sampled.alone if place < number]
+        alone = [place for place in sampled.alone if place < number] if sampled.alone else []
         taken = columns.take_tokens(self.slots, sampled.token_ids[:number], counts, alone)
         if self.has_drafts and counts is not None:
             drafted = taken & (self.num_drafts > 0)
@@ -170,7 +170,11 @@ class SampledRows:
 
     def plain(self, rows: DecodeRows, taken: Mask) -> PlainTokens:
         """For the front: of the rows that nothing follows from, their tokens."""
-        numbers = np.flatnonzero(taken if self.counts is None else taken & (self.counts[: len(taken)] > 0))
+        numbers: Slots | slice = slice(0, len(taken))
+        if self.counts is not None:
+            numbers = np.flatnonzero(taken & (self.counts[: len(taken)] > 0))
+        elif np.count_nonzero(taken) < len(taken):
+            numbers = np.flatnonzero(taken)
         request_ids: list[str] = rows.columns.request_ids[rows.slots[numbers]].tolist()
         token_ids: list[list[int]] = self.token_ids[numbers].tolist()
         if self.counts is not None:
