@@ -147,11 +147,10 @@ class EngineCore:
             InvalidRequestError: a part of its prompt is gone, or fits no step; or a request of its id has not ended.
             OverloadedError: the queue is full.
         """
-        name = request.request_id
-        if self._scheduler.find(name) is not None or self._grammars.has(name):
+        params, name = request.params, request.request_id
+        if self._scheduler.find(name) is not None or name in self._grammars.waiting:
             raise InvalidRequestError(f"a request with id {name!r} is already running", param="rid")
         new = Request.of(request)
-        params = request.params
         self._scheduler.check(new, len(self._grammars.waiting))
         is_free = (params.grammar, params.thinking, params.allowed_token_ids) == (None, None, None)
         if is_free or self._grammars.is_ready(new):
@@ -179,9 +178,8 @@ class EngineCore:
         if planned is not None:
             outputs += self._execute(planned)
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
-        is_idle = not self._scheduler.has_requests
         for after in self._hooks.after_step:
-            after(is_idle)
+            after(not self._scheduler.has_requests)
         return self._told(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
@@ -373,12 +371,8 @@ class EngineCore:
             raise error
         advice = step_advice(self._memory, self._scheduler.num_total_tokens)
         message = f"Out of memory: the device had too little memory for this request's step; {advice}"
-        logger.error(
-            "%s. %d requests failed, the others are computed again. XLA error: %s",
-            message,
-            len(list(planned.requests)),
-            error,
-        )
+        num_failed = sum(batch.num_rows for _, batch in planned.parts)
+        logger.error("%s. %d requests failed, the others are computed again. XLA error: %s", message, num_failed, error)
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1
@@ -394,8 +388,7 @@ class EngineCore:
     def _fail(self, planned: ScheduledStep, message: str) -> list[NewTokens]:
         """Ends the requests of a step."""
         finish = FinishReason("abort", message=message, status=500)
-        requests = [request for request in planned.requests if request.status is not RequestStatus.FINISHED]
-        return [self._scheduler.fail(request, finish) for request in requests]
+        return [self._scheduler.fail(r, finish) for r in planned.requests if r.status is not RequestStatus.FINISHED]
 
     def _integrity_error(self) -> str | None:
         try:

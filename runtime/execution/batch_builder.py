@@ -253,10 +253,9 @@ class BatchBuilder:
             own = [row.request.slot if row.request.max_tokens else 0 for row in chunks if row.samples]
             sampled = np.append(sampled, np.array(own, np.intp))
         early = _fill_forward(forward, form, batch, slots)
-        num_sampled = len(sampled)
         if form.num_sampled:
-            sampling[:num_sampled] = self._columns[sampled]
-        tier = int(self._tiers[slots[:num_sampled]].max(initial=0))
+            sampling[: len(sampled)] = self._columns[sampled]
+        tier = int(self._tiers[slots[: len(sampled)]].max(initial=0))
         return HostBatch(tier, forward, sampling, early, *(_scored(form, batch) if form.scores else (NOTHING, NOTHING)))
 
 

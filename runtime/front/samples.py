@@ -263,16 +263,13 @@ class SampleProcessor:
         return self._index
 
     def process(self, new: TokenOutput | list[int]) -> RequestOutput:
-        """Takes the next output of the engine; nothing may follow once the result has `finish`.
-
-        Args:
-            new: tokens alone, if there is nothing else to tell.
-        """
-        if isinstance(new, TokenOutput):
-            return self._process_output(new)
-        if self._is_plain:
-            return self._process_plain(new)
-        return self._process_output(TokenOutput("", new, None, None, None, self._cached_tokens, self._num_retractions))
+        """Takes the next output of the engine, or tokens of which there is nothing else to tell; nothing may follow once
+        the result has `finish`."""
+        if isinstance(new, list):
+            if self._is_plain:
+                return self._process_plain(new)
+            new = TokenOutput("", new, None, None, None, self._cached_tokens, self._num_retractions)
+        return self._process_output(new)
 
     def _process_output(self, output: TokenOutput) -> RequestOutput:
         begun = time.perf_counter()

@@ -86,10 +86,6 @@ class GrammarQueue:
         compilation.join()
         self.waiting[request.given.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
-    def has(self, request_id: str) -> bool:
-        """Whether the request is here."""
-        return request_id in self.waiting
-
     def abort(self, request_id: str) -> None:
         """Drops the request, if it is here."""
         if request_id in self.waiting:

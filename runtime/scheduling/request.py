@@ -269,10 +269,6 @@ class Request:
             columns.revision[slot] += 1
             columns.unread[slot] = columns.unsure[slot] = columns.plain_until[slot] = 0
 
-    def forget_unread(self) -> None:
-        """The device has lost its state: nothing that is dispatched will be read."""
-        self.note_unread(-self.num_unread)
-
     def end(self) -> None:
         """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
         self.status = RequestStatus.FINISHED
