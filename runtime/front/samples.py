@@ -263,8 +263,7 @@ class SampleProcessor:
         return self._index
 
     def process(self, new: TokenOutput | list[int]) -> RequestOutput:
-        """Takes the next output of the engine, or tokens of which there is nothing else to tell; nothing may follow once
-        the result has `finish`."""
+        """Takes the engine's next output, or tokens alone; nothing may follow once the result has `finish`."""
         if isinstance(new, list):
             if self._is_plain:
                 return self._process_plain(new)
@@ -316,8 +315,7 @@ class SampleProcessor:
     def _process_plain(self, token_ids: list[int]) -> RequestOutput:
         """What `process` does with tokens that neither begin nor end anything: nearly all of them."""
         begun = time.perf_counter()
-        assert self._detokenizer is not None
-        push = self._detokenizer.push
+        push = self._detokenizer.push  # type: ignore[union-attr]  # see _is_plain
         text = push(token_ids[0]) if len(token_ids) == 1 else "".join(map(push, token_ids))
         self._num_tokens += len(token_ids)
         self._detokenize_seconds += time.perf_counter() - begun

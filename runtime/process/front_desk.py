@@ -6,7 +6,7 @@ requests are aborted, also those that are still on their way.
 
 import collections
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ from palladio.runtime.process.transport import Emit, Inbox
 def front_socket(front: int) -> str:
     """The name of the socket on which a front hears the engine."""
     return f"{FROM_ENGINE}-{front}"
+
+
+_Parts = collections.defaultdict[int, tuple[list[TokenOutput], list[PlainTokens]]]  # by front: as in StepOutputs
 
 
 class FrontDesk:
@@ -90,7 +93,7 @@ class FrontDesk:
 
     def _by_front(self, message: StepOutputs) -> dict[int, StepOutputs]:
         """What each front gets of it, in the same order."""
-        parts = collections.defaultdict[int, StepOutputs](lambda: StepOutputs([]))
+        parts: _Parts = collections.defaultdict(lambda: ([], []))
         begin = 0
         for plain in message.plain:
             self._sort(message.outputs[begin : plain.place], parts)
@@ -102,16 +105,16 @@ class FrontDesk:
             for front, numbers in own.items():
                 request_ids = [plain.request_ids[number] for number in numbers]
                 token_ids = [plain.token_ids[number] for number in numbers]
-                parts[front].plain.append(PlainTokens(request_ids, token_ids, len(parts[front].outputs)))
+                parts[front][1].append(PlainTokens(request_ids, token_ids, len(parts[front][0])))
         self._sort(message.outputs[begin:], parts)
-        return parts
+        return {front: StepOutputs(*of_front) for front, of_front in parts.items()}
 
-    def _sort(self, outputs: Sequence[TokenOutput], parts: Mapping[int, StepOutputs]) -> None:
+    def _sort(self, outputs: Sequence[TokenOutput], parts: _Parts) -> None:
         for output in outputs:
             front = self._fronts.get(output.request_id)
             if front is None:
                 continue  # aborted
-            parts[front].outputs.append(output)
+            parts[front][0].append(output)
             if output.finish is not None:
                 del self._fronts[output.request_id]
 

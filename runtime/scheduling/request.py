@@ -198,9 +198,10 @@ class Request:
 
     def run_in(self, columns: SlotColumns, slot: int) -> None:
         """It is RUNNING from here on, in this slot."""
-        columns.take_slot(slot, self, self.given.request_id, self.given.stop_token_ids)
-        columns.known[slot], columns.max_computed[slot] = len(self.listed_ids), self.max_computed
-        columns.unread[slot], columns.revision[slot] = self.left_unread, self.left_revision
+        known, given = len(self.listed_ids), self.given
+        ids = given.request_id, given.stop_token_ids
+        columns.take_slot(slot, self, *ids, known=known, max_computed=self.max_computed)
+        columns.set_unread(slot, self.left_unread, self.left_revision)
         self.columns, self.slot = columns, slot
 
     def leave_slot(self) -> None:
@@ -214,13 +215,13 @@ class Request:
     def note_computed(self, count: int) -> None:
         """Its prefill gets to so many tokens. Who calls it gives it the pages before, or tells `note_pages`."""
         assert self.columns is not None
-        self.columns.computed[self.slot] = count
+        self.columns.set_computed(self.slot, count)
         self.note_pages()
 
     def note_pages(self) -> None:
         """It has other pages, or another place where its prefill ends."""
         if self.columns is not None:
-            self.columns.free_until[self.slot] = self.free_until
+            self.columns.set_free_until(self.slot, self.free_until)
 
     @property
     def free_until(self) -> int:
@@ -240,7 +241,7 @@ class Request:
     def note_taken(self) -> None:
         """Its newest tokens have been looked at."""
         if self.columns is not None:
-            self.columns.plain_until[self.slot] = self.plain_until
+            self.columns.set_plain_until(self.slot, self.plain_until)
 
     def begin_prefill(self) -> None:
         """All tokens that are known are to be computed before the next one is sampled."""
@@ -251,23 +252,21 @@ class Request:
         """One more is known."""
         self.token_ids.append(token_id)
         if self.columns is not None:
-            self.columns.known[self.slot] += 1
+            self.columns.add_known(self.slot)
 
     def note_unread(self, change: int) -> None:
         """So many more rows that sample for it are dispatched, or (less than 0) have been read, or are none at all."""
         if self.columns is None:
             self.left_unread += change
         else:
-            self.columns.unread[self.slot] += change
+            self.columns.add_unread(self.slot, change)
 
     def void(self) -> None:
         """It goes on without what dispatched steps sample for it: that is not to be read."""
         if self.columns is None:
             self.left_revision, self.left_unread = self.left_revision + 1, 0
         else:
-            columns, slot = self.columns, self.slot
-            columns.revision[slot] += 1
-            columns.unread[slot] = columns.unsure[slot] = columns.plain_until[slot] = 0
+            self.columns.void(self.slot)
 
     def end(self) -> None:
         """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""

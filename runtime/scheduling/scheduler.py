@@ -188,12 +188,10 @@ class Scheduler:
         looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
         if batch.num_decodes:
             taken = batch.decodes.take(read)
-            num_taken = np.count_nonzero(taken)
-            if num_taken:
+            if num_taken := np.count_nonzero(taken):
                 outputs.append(read.plain(batch.decodes, taken))
-            if num_taken < len(taken):
-                others = [(number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist()]
-                looked_at = itertools.chain(others, looked_at)
+            others = ((number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist())
+            looked_at = itertools.chain(others, looked_at) if num_taken < len(taken) else looked_at
         for number, row in looked_at:
             if row.is_void:
                 continue
@@ -304,7 +302,6 @@ class Scheduler:
         """Slots of requests that can decode, each with room for one more token."""
         slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
         unfree = columns.computed[slots] + columns.unsure[slots] >= columns.free_until[slots]
-        # a quarter of the time of any()
         return self.retractor.give_pages(columns, slots, unfree) if np.count_nonzero(unfree) else slots
 
     def _decode(self, decoding: Slots) -> ScheduledBatch | None:

@@ -63,12 +63,41 @@ class SlotColumns:
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
         self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
 
-    def take_slot(self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int]) -> None:
-        """A request gets the slot. Its numbers are 0, for it to set."""
+    def take_slot(
+        self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
+    ) -> None:
+        """A request gets the slot; nothing of it is computed."""
         self.requests[slot], self.request_ids[slot] = request, request_id
+        self.known[slot], self.max_computed[slot] = known, max_computed
         own = stop_ids[:MAX_STOP_IDS]
         self.stop_ids[slot, : len(own)] = own
         self.stop_ids[slot, len(own) :] = -1
+
+    def set_unread(self, slot: int, unread: int, revision: int) -> None:
+        """Args: as the attributes."""
+        self.unread[slot], self.revision[slot] = unread, revision
+
+    def set_computed(self, slot: int, count: int) -> None:
+        self.computed[slot] = count
+
+    def set_free_until(self, slot: int, count: int) -> None:
+        self.free_until[slot] = count
+
+    def set_plain_until(self, slot: int, count: int) -> None:
+        self.plain_until[slot] = count
+
+    def add_known(self, slot: int) -> None:
+        """One more token is known."""
+        self.known[slot] += 1
+
+    def add_unread(self, slots: Slots | int, change: int) -> None:
+        """So many more rows are to be read."""
+        self.unread[slots] += change
+
+    def void(self, slot: int) -> None:
+        """No row that is planned is to be read."""
+        self.revision[slot] += 1
+        self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
 
     def leave_slot(self, slot: int) -> None:
         """The slot is nobody's."""

@@ -114,7 +114,7 @@ class DecodeRows:
             order = np.argsort([request.num_output_tokens for request in self.requests], kind="stable")
             places, left = order[:max_rows], order[max_rows:]
             self.columns.correct(self.slots[left], self.num_tokens[left], self.num_drafts[left], 0)
-            self.columns.unread[self.slots[left]] -= 1
+            self.columns.add_unread(self.slots[left], -1)
         slots, ones = self.slots[places], np.ones(len(places), np.int64)
         self.columns.correct(slots, self.num_tokens[places], self.num_drafts[places], 1)
         return dataclasses.replace(

@@ -1,16 +1,13 @@
 import copy
 import dataclasses
-import itertools
 
 import pytest
 
-from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge_outputs
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
-from palladio.runtime.interface.messages import StepOutputs
 from palladio.runtime.interface.outputs import (
     FinishReason,
     RequestTimes,
@@ -19,7 +16,6 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     TokenOutput,
 )
-from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.interface.timeline import Timeline, TimelineRecord
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
@@ -66,23 +62,6 @@ def test_stop_string_over_tokens(tokenizer, step):
     assert outputs[-1].completion_tokens == len(shown)
     assert outputs[-1].times.received == 100.0
     assert outputs[-1].times.finished is not None
-
-
-@pytest.mark.parametrize("stop", [(), ("o, thr",)])
-async def test_tokens_alone_are_read_as_others_are(tokenizer, stop):
-    ids = tokenizer.encode("one, two, three, four")
-    outputs = [make(tokenizer, stop=stop).process(TokenOutput("r~0", ids, finish=FinishReason("length")))]
-    params = SamplingParams(max_tokens=99, seed=0, stop=stop)
-    table = RequestTable(None)
-    stream = table.open("r", [GenerationRequest("r~0", [5, 6], params, (2,), 100.0)], tokenizer)
-    table.process(StepOutputs([TokenOutput("r~0", ids[:1], cached_tokens=1)]))
-    stopped = [table.process(StepOutputs([], [PlainTokens(["r~0"], [[one]])])) for one in ids[1:-1]]
-    table.process(StepOutputs([TokenOutput("r~0", ids[-1:], finish=FinishReason("length"), cached_tokens=1)]))
-    told = await stream.take()
-    assert text_of(told) == text_of(outputs) == "one, two, three, four"[: 7 if stop else None]
-    assert [i for output in told for i in output.token_ids] == outputs[0].token_ids
-    assert (told[-1].finish, told[-1].cached_tokens) == (outputs[0].finish, 1)
-    assert list(itertools.chain(*stopped)) == ["r~0"] * bool(stop), "the engine is told where it does not know"
 
 
 def test_a_stop_string_ends_the_timeline_where_it_ends_the_answer(tokenizer):
