@@ -24,6 +24,7 @@ from palladio.model.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.step_tokens import by_request
 from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 
 PAGE: Final = 16
@@ -157,7 +158,7 @@ def run(folder: Path, args: argparse.Namespace, num_tokens: int, *, is_cached: b
     found = Figures({}, 0, 0, 0.0, 0, {"prefill": [], "decode": []})
     begin = time.perf_counter()
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             found.tokens.setdefault(output.request_id, []).extend(output.token_ids)
         running = list(core._scheduler.schedulers[0].running)
         found.most_running = max(found.most_running, len(running))

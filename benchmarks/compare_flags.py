@@ -26,6 +26,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.stats_report import upper_bound
+from palladio.runtime.interface.step_tokens import by_request
 
 MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 
@@ -142,7 +143,7 @@ def run(core: EngineCore, workload: list[Arrival]) -> dict[str, float]:
             params = SamplingParams(max_tokens=arrival.max_tokens, temperature=0.0, seed=0)
             core.add(GenerationRequest(f"r{number}", arrival.prompt, params, (), time.time()))
             arrived[f"r{number}"] = arrival.at
-        outputs = core.step() if core.has_work else []
+        outputs = by_request(core.step()) if core.has_work else []
         now = time.perf_counter() - start
         for output in outputs:
             token_times[output.request_id] += [now] * len(output.token_ids)

@@ -20,6 +20,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.interface.step_tokens import by_request
 from palladio.runtime.text.tokenizer import Tokenizer
 
 PASSAGE = "The capital of France is Paris. The capital of Spain is Madrid. The capital of Italy is Rome. "
@@ -51,7 +52,7 @@ def run(core: EngineCore, prompt: list[int], num_requests: int, num_tokens: int)
     tokens: list[int] = []
     started, num_steps, seconds = time.perf_counter(), 0, 0.0
     while core.has_work:
-        outputs = core.step()
+        outputs = by_request(core.step())
         if tokens or any(output.token_ids for output in outputs):
             started, num_steps = (time.perf_counter(), 0) if not tokens else (started, num_steps + 1)
         for output in outputs:
@@ -72,7 +73,7 @@ def answer(core: EngineCore, prompt: list[int], num_tokens: int) -> list[TokenLo
     core.add(GenerationRequest("answer", prompt, params, (), time.time()))
     found: list[TokenLogprob] = []
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             found += output.logprobs or []
     return found
 

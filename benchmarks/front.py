@@ -41,6 +41,7 @@ from palladio.runtime.interface.messages import (
     ToEngine,
 )
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.transport import Receive
 from palladio.utils import wait_for_server
@@ -98,14 +99,12 @@ class FakeTransport:
                 await self._work.wait()
             await asyncio.sleep(self._interval)
             number += 1
-            outputs = []
-            for request_id, left in list(self._left.items()):
-                finish = FinishReason("length") if left == 1 else None
-                outputs.append(TokenOutput(request_id, [FIRST_ID + number % 1000], finish=finish))
-                self._left[request_id] = left - 1
-                if finish is not None:
-                    del self._left[request_id]
-            frame = self._from.encode(StepOutputs(outputs))
+            token_ids = [FIRST_ID + number % 1000]
+            ended = [request_id for request_id, left in self._left.items() if left == 1]
+            outputs = [TokenOutput(request_id, token_ids, finish=FinishReason("length")) for request_id in ended]
+            self._left = {request_id: left - 1 for request_id, left in self._left.items() if left > 1}
+            plain = PlainTokens(list(self._left), [token_ids] * len(self._left), len(outputs))
+            frame = self._from.encode(StepOutputs(outputs, [plain]))
             self._steps.append(time.monotonic_ns())
             message: FromEngine = self._from.decode(frame)
             receive(message)

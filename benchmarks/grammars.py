@@ -36,6 +36,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.step_tokens import by_request
 
 EOS = 2
 PERSON = {
@@ -164,7 +165,7 @@ def _run(core: EngineCore, args: argparse.Namespace, grammar: Grammar | None) ->
         core.add(GenerationRequest(f"r{number}", prompt, params, (), time.time()))
     start, num_tokens = time.perf_counter(), 0
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             assert output.finish is None or output.finish.type == "length", output.finish
             num_tokens += len(output.token_ids)
     seconds = time.perf_counter() - start

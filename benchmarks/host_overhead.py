@@ -22,7 +22,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.scheduling.step_rows import SampledRows
 
 
 class Stopwatch:
@@ -111,7 +111,7 @@ def measure(
         watch.wrap(owner, method, label)
     read = runner.read
 
-    def wait_and_read(step: InFlightStep) -> list[list[TokenOutput]]:
+    def wait_and_read(step: InFlightStep) -> list[SampledRows]:
         start = time.perf_counter()
         step.last_array.block_until_ready()
         watch.times["wait"].append(time.perf_counter() - start)

@@ -37,7 +37,8 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.outputs import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.scheduling.request import QueueTime, Request
+from palladio.runtime.scheduling.batch_share import QueueTime
+from palladio.runtime.scheduling.request import Request
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.step_rows import SampledRows
 from palladio.runtime.scheduling.window_pages import PageGroups
 
 SHORTEST, LONGEST = 4, 1024
@@ -163,7 +164,9 @@ class Simulation:
         self.seconds += self._platform.step_seconds + size * self._platform.token_seconds
 
     def _read(self, batch: ScheduledBatch) -> None:
-        self._scheduler.process(batch, [row.request.output([0] * row.num_sampled) for row in batch.rows])
+        counts = np.array([row.num_sampled for row in batch.rows if row.samples])
+        token_ids = np.zeros((len(counts), max(1, *counts)), np.int32)
+        self._scheduler.process(batch, SampledRows(token_ids, counts, {}))
 
 
 def simulate(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from report import report
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.step_tokens import by_request
 
 SMALL = QWEN3_NEXT_80B | {
     "vocab_size": 1024,
@@ -73,7 +74,7 @@ def run(core: EngineCore, prompts: dict[str, list[int]]) -> Tokens:
         core.add(GenerationRequest(name, prompt, params, (), time.time()))
     tokens: Tokens = {name: [] for name in prompts}
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             tokens[output.request_id] += output.token_ids
     return tokens
 

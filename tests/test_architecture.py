@@ -101,7 +101,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
     "runtime/process/transport.py:run_engine_loop": "the engine",
     "runtime/execution/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
-    "runtime/front/request_table.py:RequestTable.process": "a request",
+    "runtime/front/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/core/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",

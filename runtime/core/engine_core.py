@@ -27,6 +27,7 @@ from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveR
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
@@ -80,9 +81,9 @@ class EngineCore:
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
         self._clock = StepTimer()
-        self._self_check = CacheSelfCheck(
-            config.cache.cache_self_check, scheduler, runner.page_difference, ready.random_seed
-        )
+        rate = config.cache.cache_self_check
+        self._self_check = CacheSelfCheck(rate, scheduler, runner.page_difference, ready.random_seed)
+        self._checks_cache = rate > 0.0
 
     @classmethod
     def create(
@@ -125,8 +126,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        has_requests = self._scheduler.has_requests or bool(self._in_flight) or self._grammars.has_requests
-        return has_requests or self._self_check.has_work
+        has_requests = self._scheduler.has_requests or bool(self._in_flight) or bool(self._grammars.waiting)
+        return has_requests or (self._checks_cache and self._self_check.has_work)
 
     @property
     def spare_seconds(self) -> float:
@@ -146,12 +147,13 @@ class EngineCore:
             InvalidRequestError: a part of its prompt is gone, or fits no step; or a request of its id has not ended.
             OverloadedError: the queue is full.
         """
-        name = request.request_id
-        if self._scheduler.find(name) is not None or self._grammars.has(name):
+        params, name = request.params, request.request_id
+        if self._scheduler.find(name) is not None or name in self._grammars.waiting:
             raise InvalidRequestError(f"a request with id {name!r} is already running", param="rid")
         new = Request.of(request)
-        self._scheduler.check(new, self._grammars.num_requests)
-        if self._grammars.is_ready(new):
+        self._scheduler.check(new, len(self._grammars.waiting))
+        is_free = (params.grammar, params.thinking, params.allowed_token_ids) == (None, None, None)
+        if is_free or self._grammars.is_ready(new):
             self._scheduler.add(new)
         else:
             self._grammars.add(new)
@@ -166,22 +168,21 @@ class EngineCore:
         for aborted in self._hooks.after_abort:
             aborted(request_ids)
 
-    def step(self) -> list[TokenOutput]:
+    def step(self) -> list[NewTokens]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         if self._control.is_stopped:
-            return self._told(self._scheduler.expire())
+            return self._told([*self._scheduler.expire()])
         for before in self._hooks.before_step:
             before()
         planned, outputs = self._schedule()
         if planned is not None:
             outputs += self._execute(planned)
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
-        is_idle = not self._scheduler.has_requests
         for after in self._hooks.after_step:
-            after(is_idle)
+            after(not self._scheduler.has_requests)
         return self._told(outputs)
 
-    def steer(self, message: ModelMessage) -> tuple[list[TokenOutput], ControlReply]:
+    def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
         """See TokenEngine.steer."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
@@ -208,7 +209,7 @@ class EngineCore:
             OverloadedError: requests are running.
         """
         self._self_check.cancel()
-        if self._scheduler.has_requests or self._grammars.has_requests:
+        if self._scheduler.has_requests or self._grammars.waiting:
             raise OverloadedError("The cache can only be flushed while no request is running")
         self._scheduler.flush()
         self._grammars.flush()
@@ -236,7 +237,7 @@ class EngineCore:
         built = self._runner.programs.built
         stats = EngineStats(
             ranks=self._scheduler.stats(),
-            unassigned=RankStats(num_waiting=self._grammars.num_requests, num_waiting_tokens=self._grammars.num_tokens),
+            unassigned=RankStats(num_waiting=len(self._grammars.waiting), num_waiting_tokens=self._grammars.num_tokens),
             integrity_error=self._integrity_error() if check_integrity and is_still else None,
             cache_enabled=self._scheduler.schedulers[0].cache.shares_prefixes,
             num_self_checks=self._self_check.num_checks,
@@ -256,30 +257,31 @@ class EngineCore:
         """Raises AssertionError if a page or a slot is owned twice or by nobody."""
         self._scheduler.check_integrity()
 
-    def _told(self, outputs: list[TokenOutput]) -> list[TokenOutput]:
+    def _told(self, outputs: list[NewTokens]) -> list[NewTokens]:
         """These outputs, of which observers have been told."""
         for after in self._hooks.after_outputs:
             after(outputs)
         return outputs
 
-    def _schedule(self) -> tuple[ScheduledStep | None, list[TokenOutput]]:
+    def _schedule(self) -> tuple[ScheduledStep | None, list[NewTokens]]:
         """What the device is to run next, and what has ended without it."""
         self._scheduler.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
-        outputs = self._scheduler.expire()
-        if self._grammars.has_requests:
+        outputs: list[NewTokens] = [*self._scheduler.expire()]
+        if self._grammars.waiting:
             outputs += self._take_from_desk()
-        self._self_check.give_way()
-        if not self._scheduler.has_requests:
-            self._self_check.start()
+        if self._checks_cache:
+            self._self_check.give_way()
+            if not self._scheduler.has_requests:
+                self._self_check.start()
         planned = self._scheduler.schedule()
         self._check_stall(planned)
         return planned, outputs
 
-    def _execute(self, planned: ScheduledStep) -> list[TokenOutput]:
+    def _execute(self, planned: ScheduledStep) -> list[NewTokens]:
         """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
         for before in self._hooks.before_dispatch:
             before()
-        outputs: list[TokenOutput] = []
+        outputs: list[NewTokens] = []
         try:
             forward = self._runner.forward(planned)
             masks = None
@@ -302,7 +304,8 @@ class EngineCore:
             return outputs + self._recover(planned, error)
         self._clock.dispatched()
         self._in_flight.append(step)
-        self._self_check.note(planned)
+        if self._checks_cache:
+            self._self_check.note(planned)
         num_tokens = [batch.num_tokens for _, batch in planned.parts]
         for after in self._hooks.after_dispatch:
             after(step, num_tokens)
@@ -317,15 +320,15 @@ class EngineCore:
                 "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
             )
 
-    def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[TokenOutput]) -> list[Int32Array]:
+    def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[NewTokens]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
         masks, failures = build_masks(planned, num_rows, self._mask_width, self._grammars.backend)
         outputs += [self._scheduler.fail(request, constraint_failure(request, why)) for request, why in failures]
         return masks
 
-    def _take_from_desk(self) -> list[TokenOutput]:
+    def _take_from_desk(self) -> list[NewTokens]:
         """Queues the requests whose grammar is compiled; returns the ends of the others."""
-        outputs: list[TokenOutput] = []
+        outputs: list[NewTokens] = []
         is_idle = not self._scheduler.has_requests and not self._in_flight
         for request, failure in self._grammars.take(wait=is_idle):
             if failure is None:
@@ -334,8 +337,8 @@ class EngineCore:
                 outputs.append(TokenOutput(request.given.request_id, [], finish=failure))
         return outputs
 
-    def _process(self, keep: int) -> list[TokenOutput]:
-        outputs: list[TokenOutput] = []
+    def _process(self, keep: int) -> list[NewTokens]:
+        outputs: list[NewTokens] = []
         lazy_seconds = self._runner.programs.built.lazy_seconds  # a step may have built one
         self._scheduler.use(self._scheduler.buckets, lazy_seconds)
         while len(self._in_flight) > keep:
@@ -343,7 +346,8 @@ class EngineCore:
             waits = not step.is_done
             try:
                 read = self._runner.read(step)
-                self._self_check.compare(step.planned)
+                if self._checks_cache:
+                    self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
             self._scheduler.turns.note(step.planned, self._clock.read(), self._scheduler.buckets)
@@ -354,7 +358,7 @@ class EngineCore:
                 after(step.planned)
         return outputs
 
-    def _recover(self, planned: ScheduledStep, error: jax.errors.JaxRuntimeError) -> list[TokenOutput]:
+    def _recover(self, planned: ScheduledStep, error: jax.errors.JaxRuntimeError) -> list[NewTokens]:
         """After a step for which the device's memory did not suffice: its requests fail, all others start over.
 
         Raises:
@@ -367,9 +371,8 @@ class EngineCore:
             raise error
         advice = step_advice(self._memory, self._scheduler.num_total_tokens)
         message = f"Out of memory: the device had too little memory for this request's step; {advice}"
-        logger.error(
-            "%s. %d requests failed, the others are computed again. XLA error: %s", message, len(planned.rows), error
-        )
+        num_failed = sum(batch.num_rows for _, batch in planned.parts)
+        logger.error("%s. %d requests failed, the others are computed again. XLA error: %s", message, num_failed, error)
         self._in_flight.clear()
         self._clock.forget()
         self._num_recoveries += 1
@@ -382,11 +385,10 @@ class EngineCore:
             self._runner.executor.reset_state()
         return outputs
 
-    def _fail(self, planned: ScheduledStep, message: str) -> list[TokenOutput]:
+    def _fail(self, planned: ScheduledStep, message: str) -> list[NewTokens]:
         """Ends the requests of a step."""
         finish = FinishReason("abort", message=message, status=500)
-        requests = [row.request for row in planned.rows if row.request.status is not RequestStatus.FINISHED]
-        return [self._scheduler.fail(request, finish) for request in requests]
+        return [self._scheduler.fail(r, finish) for r in planned.requests if r.status is not RequestStatus.FINISHED]
 
     def _integrity_error(self) -> str | None:
         try:

@@ -13,6 +13,7 @@ from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.interface.messages import EngineStats, LiveRequest
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.interface.timeline import QueueReason
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request, RequestStatus
@@ -42,7 +43,7 @@ class StepObserver:
     def after_process(self, planned: ScheduledStep) -> None:
         """The scheduler has a step's tokens."""
 
-    def after_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+    def after_outputs(self, outputs: Sequence[NewTokens]) -> None:
         """What the core gives back, whatever it comes of."""
 
     def after_add(self, request: Request) -> None:
@@ -74,7 +75,7 @@ class StepHooks:
     after_dispatch: list[Callable[[InFlightStep, Sequence[int]], None]]
     before_process: list[Callable[[InFlightStep, bool], None]]
     after_process: list[Callable[[ScheduledStep], None]]
-    after_outputs: list[Callable[[Sequence[TokenOutput]], None]]
+    after_outputs: list[Callable[[Sequence[NewTokens]], None]]
     after_add: list[Callable[[Request], None]]
     after_abort: list[Callable[[Sequence[str]], None]]
     after_loss: list[Callable[[], None]]
@@ -273,10 +274,12 @@ class TimelineRecorder(StepObserver):
             if watched.is_queued and watched.request.status is not RequestStatus.FINISHED:
                 watched.wait_on(now, self._reason(watched.request))
 
-    def after_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+    def after_outputs(self, outputs: Sequence[NewTokens]) -> None:
         if not self._watched:
             return
         for output in outputs:
+            if not isinstance(output, TokenOutput):
+                continue  # each output of a request with a timeline is one of its own
             watched = self._watched.get(output.request_id)
             if watched is None:
                 continue

@@ -95,11 +95,11 @@ class _RankLogger:
 
     def log_batch(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
         """Args: num_tokens: of the batch. num_padding: what its bucket has beside them."""
-        if any(row.start < row.request.num_prompt_tokens for row in batch.rows[batch.num_decodes :]):
+        if any(row.start < row.request.num_prompt_tokens for row in batch.chunks):
             self._log_prefill(batch, num_tokens, num_padding)
             return
         self._num_decodes += 1
-        self._num_tokens += num_tokens if batch.kind == "decode" else len(batch.rows)
+        self._num_tokens += num_tokens if batch.kind == "decode" else batch.num_rows
         if self._num_decodes % self._interval == 0:
             self._log_decode(batch, num_padding)
 
@@ -132,7 +132,7 @@ class _RankLogger:
         return used, used / cache.num_total_tokens
 
     def _log_prefill(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
-        prefill = batch.rows[batch.num_decodes :]
+        prefill = batch.chunks
         new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
         self._num_tokens += batch.num_sampled_rows
@@ -178,7 +178,7 @@ class _RankLogger:
             "%sDecode batch. #running-req: %d, #token: %d, token usage: %.2f, %scuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d, bucket: bs=%d, pad: %d%%",
             self._name,
-            len(batch.rows),
+            batch.num_rows,
             used,
             usage,
             shown,
@@ -189,7 +189,7 @@ class _RankLogger:
             round(100 * num_padding / size),
             extra=fields(
                 event="decode",
-                running_reqs=len(batch.rows),
+                running_reqs=batch.num_rows,
                 tokens=used,
                 token_usage=usage,
                 gen_throughput=self.last_gen_throughput,
@@ -237,7 +237,7 @@ class StepTracer(StepObserver):
         num_padding = bucket_size * len(planned.batches) - num_used
         if planned.kind == "prefill":
             for (_, batch), count in zip(parts, num_tokens, strict=True):
-                for row in batch.rows[batch.num_decodes :]:
+                for row in batch.chunks:
                     chunk = PrefillChunk(started, row.num_tokens, count, bucket_size)
                     row.request.trace.add_chunk(chunk)
                     chunks.append(chunk)

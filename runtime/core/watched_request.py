@@ -8,7 +8,8 @@ from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.outputs import MAX_CHUNKS
 from palladio.runtime.interface.timeline import QueueReason, Timeline, TimelineRecord
 from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.step_rows import ScheduledRow
 
 LEAST_IDLE = 1e-3  # seconds between two steps of a request: what is shorter, the host needs
 _MAX_PENDING = 256  # records between two outputs: only chunks, waits and retractions, which are few

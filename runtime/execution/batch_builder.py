@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.execution.logprob_reader import num_scored, read_logprobs, read_scores
-from palladio.runtime.execution.sampler import SampleOutput, SampleTier
+from palladio.runtime.execution.sampler import TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
@@ -30,6 +30,8 @@ from palladio.runtime.scheduling.scheduled_batch import (
     ScheduledStep,
     VerifyBucket,
 )
+from palladio.runtime.scheduling.slot_columns import Slots
+from palladio.runtime.scheduling.step_rows import SampledRows
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -54,6 +56,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 ON_DEVICE = -1  # in place of a token id: the one that the slot sampled last; of a row's start: the slot's length, and
 # each number below it stands for one more draft at most that the row has
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
+NO_TOKENS = np.zeros((0, 1), np.int32)
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
 EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
 
@@ -153,7 +156,8 @@ class StepForm:
         else:
             layout = layouts.prefill[buckets.pick_prefill(step.num_tokens, step.num_rows)]
         most = step.num_sampled_rows
-        scores = not only_decodes and any(row.request.prompt_logprobs is not None for row in step.rows)
+        chunks = itertools.chain.from_iterable(batch.chunks for _, batch in step.parts)
+        scores = any(row.request.prompt_logprobs is not None for row in chunks)
         return cls(layout, buckets.pick_sample(most) if most else 0, bool(layouts.decode), scores)
 
     @classmethod
@@ -172,14 +176,14 @@ class HostBatch:
     """One rank's vectors of a step.
 
     Attributes:
-        tiers: in which its rows are sampled.
+        tier: of TIERS, the number of the last one in which a row is sampled.
         forward: i32[layout.size]
         sampling: i32[num_sampled, NUM_COLUMNS]
         early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit `forward`.
         score_targets: i32[T], the prompt token that each position predicts. score_slots: i32[T], of its request.
     """
 
-    tiers: set[SampleTier]
+    tier: int
     forward: Int32Array
     sampling: Int32Array
     early_updates: list[Int32Array]
@@ -193,9 +197,12 @@ class HostBatch:
         )
 
 
-def _filters(params: SamplingParams) -> bool:
-    """Whether top_k, top_p or min_p may drop a token."""
-    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+def _tier(params: SamplingParams) -> SampleTier:
+    """The cheapest one in which such requests can be sampled."""
+    if params.has_history or params.logprobs is not None:
+        return "full"
+    filters = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0  # they may drop a token
+    return "greedy" if params.is_greedy else "random" if filters else "plain"
 
 
 class BatchBuilder:
@@ -204,7 +211,7 @@ class BatchBuilder:
     def __init__(self, num_slots: int) -> None:
         # The constant sampling columns of each slot; the scratch slot's are those of a greedy request.
         self._columns = np.zeros((num_slots, NUM_COLUMNS), np.int32)
-        self._tiers: list[SampleTier] = ["greedy"] * num_slots
+        self._tiers = np.full(num_slots, TIERS.index("greedy"))
         # The request that each slot was last filled for, and how often that had been retracted then.
         self._holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
         self._fill_columns(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
@@ -218,10 +225,7 @@ class BatchBuilder:
         self._holders[slot] = holder
         assert params.seed is not None, "the front sets the seed"
         self._fill_columns(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
-        if params.has_history or params.logprobs is not None:
-            self._tiers[slot] = "full"
-        else:
-            self._tiers[slot] = "greedy" if params.is_greedy else "random" if _filters(params) else "plain"
+        self._tiers[slot] = TIERS.index(_tier(params))
         return params.has_history
 
     def _fill_columns(self, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int) -> None:
@@ -239,40 +243,43 @@ class BatchBuilder:
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
         """Args: batch: None: the rank has nothing to do."""
         forward = np.zeros(form.layout.size, np.int32)
-        slots = [] if batch is None else [row.request.slot for row in batch.rows]
-        early = [] if batch is None else _fill_forward(forward, form, batch, slots)
-        sampled = slots if batch is None else slots[: batch.num_sampled_rows]
-        tiers = {self._tiers[slot] for slot in sampled}
-        if batch is not None and batch.kind == "prefill":  # some may be there for their prompt alone
-            sampled = [slot if row.request.max_tokens else 0 for slot, row in zip(sampled, batch.rows, strict=False)]
-        sampling = self._sampling(form.num_sampled, sampled) if form.num_sampled else NOTHING
-        scored = _scored(form, batch) if form.scores else (NOTHING, NOTHING)
-        return HostBatch(tiers, forward, sampling, early, *scored)
+        sampling = NOTHING if not form.num_sampled else np.zeros((form.num_sampled, NUM_COLUMNS), np.int32)
+        if batch is None:
+            return HostBatch(0, forward, sampling, [], *(_scored(form, None) if form.scores else (NOTHING, NOTHING)))
+        slots = sampled = batch.decodes.slots
+        if chunks := batch.chunks:
+            slots = np.append(slots, np.array([row.request.slot for row in chunks], np.intp))
+            # some may be there for their prompt alone
+            own = [row.request.slot if row.request.max_tokens else 0 for row in chunks if row.samples]
+            sampled = np.append(sampled, np.array(own, np.intp))
+        early = _fill_forward(forward, form, batch, slots)
+        if form.num_sampled:
+            sampling[: len(sampled)] = self._columns[sampled]
+        tier = int(self._tiers[slots[: len(sampled)]].max(initial=0))
+        return HostBatch(tier, forward, sampling, early, *(_scored(form, batch) if form.scores else (NOTHING, NOTHING)))
 
-    def _sampling(self, num_rows: int, slots: list[int]) -> Int32Array:
-        padded = np.zeros(num_rows, np.int32)
-        padded[: len(slots)] = slots
-        return self._columns[padded]
 
-
-def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Sequence[int]) -> list[Int32Array]:
+def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Slots) -> list[Int32Array]:
     """Returns the changes of the block table that come before. Args: slots: of the rows."""
-    rows, layout = batch.rows, form.layout
-    num_rows = len(rows)
+    decodes, chunks, layout = batch.decodes, batch.chunks, form.layout
+    num_decodes, num_rows = len(decodes), len(slots)
     counts, slot_ids, starts, ends, updates, token_ids = layout.sections
-    forward[counts] = num_rows, batch.num_decodes if form.marks_decodes else 0
+    forward[counts] = num_rows, num_decodes if form.marks_decodes else 0
     forward[slot_ids][:num_rows] = slots
-    drafted = batch.kind == "verify"
-    forward[ends][:num_rows] = [row.end if drafted else row.start + row.num_tokens for row in rows]
+    forward[ends][:num_decodes] = decodes.ends
+    if chunks:
+        forward[ends][num_decodes:num_rows] = [row.start + row.num_tokens for row in chunks]
     early, late = _split_updates(batch.table_updates, layout.num_updates)
     if late:
         forward[updates].reshape(-1, 3)[: len(late)] = late
     if layout.num_tokens:
-        forward[starts][:num_rows] = [ON_DEVICE - row.num_drafts if row.decodes else row.start for row in rows]
-        tokens: list[int] = []
-        for row in rows if not drafted else ():
-            tokens += (ON_DEVICE,) if row.decodes else row.request.token_ids[row.start : row.start + row.num_tokens]
-        forward[token_ids][: len(tokens)] = tokens
+        forward[starts][:num_decodes] = ON_DEVICE - decodes.num_drafts
+        forward[starts][num_decodes:num_rows] = [row.start for row in chunks]
+        if batch.kind != "verify":
+            tokens = [ON_DEVICE] * num_decodes
+            for row in chunks:
+                tokens += row.request.token_ids[row.start : row.start + row.num_tokens]
+            forward[token_ids][: len(tokens)] = tokens
     return early
 
 
@@ -340,45 +347,49 @@ def slot_rules(
 
 def read_batch(
     batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
-) -> list[TokenOutput]:
-    """An output for each row, from one rank's results."""
-    scored = [None] * len(batch.rows) if scores is None else read_scores(batch, scores)
-    read: list[TokenOutput] = []
+) -> SampledRows:
+    """What one rank's results say of the rows of its batch."""
     if vectors is not None:
-        read = _read_embeddings(batch, vectors)
-    elif output is not None:
-        read = _read_tokens(batch, output, scored)
-    for row, prompt_logprobs in zip(batch.rows[len(read) :], scored[len(read) :], strict=True):
-        read.append(row.request.output([], prompt_logprobs=prompt_logprobs))
-    return read
+        return SampledRows(NO_TOKENS, None, _read_embeddings(batch, vectors))
+    scored = [] if scores is None else read_scores(batch, scores)
+    with_scores = [(number, of_row) for number, of_row in enumerate(scored) if of_row is not None]
+    if output is None:
+        return SampledRows(
+            NO_TOKENS, None, {i: batch.rows[i].request.output([], prompt_logprobs=found) for i, found in with_scores}
+        )
+    number, token_ids, counts = batch.num_sampled_rows, np.asarray(output.token_ids), None
+    token_ids = token_ids.reshape(-1, token_ids.shape[-1]).T[:number]
+    if output.counts is not None:
+        counts = np.asarray(output.counts)[:number].astype(np.int64)
+    read = SampledRows(token_ids, counts, {})
+    alone = _looked_at(batch, read, output)
+    for i, found in with_scores:
+        one = alone.get(i) or read.output(i, batch.rows[i].request)
+        alone[i] = dataclasses.replace(one, prompt_logprobs=found)
+    return dataclasses.replace(read, alone=alone)
 
 
-def _read_tokens(
-    batch: ScheduledBatch, output: SampleOutput, scored: Sequence[list[TokenLogprob] | None]
-) -> list[TokenOutput]:
-    """Of the rows that sample. Args: scored: of their prompts."""
-    requests = [row.request for row in batch.rows[: batch.num_sampled_rows]]
+def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -> dict[int, TokenOutput]:
+    """The outputs of rows whose log-probabilities are asked for, or whose tokens mean nothing."""
     is_finite = np.asarray(output.is_finite)
-    if output.counts is None:  # plain lists: this runs at each step
-        token_ids: list[list[int]] = [[token_id] for token_id in np.asarray(output.token_ids).tolist()]
-    else:
-        token_ids, counts = np.asarray(output.token_ids).T.tolist(), np.asarray(output.counts).tolist()
-        for ids, count in zip(token_ids, counts, strict=True):
-            del ids[count:]
+    has_logprobs = output.logprobs is not None and any(r.given.params.logprobs is not None for r in batch.requests)
+    if is_finite.all() and not has_logprobs:
+        return {}
+    requests = list(batch.requests)[: len(read.token_ids)]
+    token_ids = [read.tokens(number) for number in range(len(requests))]
     finishes: list[FinishReason | None] = [None] * len(requests)
-    if not is_finite.all():
-        rows = is_finite.reshape(-1, is_finite.shape[-1]).T
-        for i, ids in enumerate(token_ids[: len(requests)]):
-            if not rows[i, : len(ids)].all():
-                finishes[i] = NOT_FINITE
-                del ids[rows[i].argmin() + 1 :]
+    for i, of_row in enumerate(is_finite.reshape(-1, is_finite.shape[-1]).T[: len(requests)]):
+        if not of_row[: len(token_ids[i])].all():
+            finishes[i] = NOT_FINITE
+            del token_ids[i][of_row.argmin() + 1 :]
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
-    if output.logprobs is not None and any(request.given.params.logprobs is not None for request in requests):
+    if has_logprobs:
         logprobs = read_logprobs(requests, output, token_ids)
-    return list(map(Request.output, requests, token_ids, finishes, logprobs, scored))
+    outputs = map(Request.output, requests, token_ids, finishes, logprobs)
+    return {i: one for i, one in enumerate(outputs) if one.finish is not None or one.logprobs is not None}
 
 
-def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> list[TokenOutput]:
+def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> dict[int, TokenOutput]:
     """Of the rows whose prompt ends in this step."""
     read: list[TokenOutput] = []
     for row, vector in zip(batch.rows, np.asarray(vectors)[: batch.num_sampled_rows], strict=False):
@@ -386,4 +397,4 @@ def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> list[TokenOut
             read.append(row.request.output([], embedding=vector.astype("<f4", copy=False).tobytes()))
         else:
             read.append(row.request.output([], NOT_FINITE))
-    return read
+    return dict(enumerate(read))

@@ -21,8 +21,8 @@ def has_media(step: ScheduledStep) -> bool:
     """Whether it computes rows of media."""
     return any(
         part.start < row.start + row.num_tokens and part.stop > row.start
-        for row in step.rows
-        if not row.decodes
+        for _, batch in step.parts
+        for row in batch.chunks
         for part in row.request.given.media
     )
 
@@ -48,12 +48,13 @@ class MediaRows:
         """
         places = np.full(num_tokens, -1, np.int32)
         pieces: list[Rows] = []
-        begin = num_rows = 0
-        for row in [] if batch is None else batch.rows:
+        num_rows = 0
+        begin = 0 if batch is None else int(batch.decodes.num_tokens.sum())
+        for row in [] if batch is None else batch.chunks:
             request, stop = row.request, row.start + row.num_tokens
-            for part, rows in zip(request.given.media, request.rows, strict=not row.decodes):
+            for part, rows in zip(request.given.media, request.rows, strict=True):
                 low, high = max(part.start, row.start), min(part.stop, stop)
-                if row.decodes or low >= high:
+                if low >= high:
                     continue
                 pieces.append(rows[low - part.start : high - part.start])
                 first = begin + low - row.start

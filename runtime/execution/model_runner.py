@@ -1,7 +1,6 @@
 """ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STA
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
-from palladio.runtime.execution.program import TIERS, Program, ProgramKey
+from palladio.runtime.execution.program import Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import (
     RESET_TOKENS,
@@ -35,12 +34,12 @@ from palladio.runtime.execution.programs import (
     WriteEmbeds,
 )
 from palladio.runtime.execution.ranks import HostArray
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleOutput, SampleTier
+from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.scoring import Scores
-from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.scheduling.step_rows import SampledRows
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
@@ -208,7 +207,7 @@ class ModelRunner:
         """Dispatches the first half of a step, all but sampling; returns before the device has run it."""
         if step.kind == "prefill" and self._design.generates:
             for rank, batch in step.parts:
-                for row in batch.rows[batch.num_decodes :]:
+                for row in batch.chunks:
                     if self._builders[rank].assign(row.request):
                         self._load_history(rank, row.request)
         form, hosts = self._build(step)
@@ -245,9 +244,9 @@ class ModelRunner:
             array.copy_to_host_async()
         return step
 
-    def read(self, step: InFlightStep) -> list[list[TokenOutput]]:
-        """Waits for a step and returns an output for each row of each of its batches (`ScheduledStep.parts`): nothing
-        later looks at arrays.
+    def read(self, step: InFlightStep) -> list[SampledRows]:
+        """Waits for a step and returns what it gave to each of its batches (`ScheduledStep.parts`): nothing later looks
+        at the device's arrays.
 
         Raises:
             JaxRuntimeError: the step failed; its requests have no further tokens.
@@ -350,7 +349,7 @@ class ModelRunner:
         return output
 
     def _tier(self, hosts: Sequence[HostBatch]) -> SampleTier:
-        least = max(map(TIERS.index, itertools.chain(*(host.tiers for host in hosts))), default=0)
+        least = max(host.tier for host in hosts)
         return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
 
     def _takes_media(self, step: ScheduledStep) -> bool:

@@ -18,11 +18,9 @@ from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
 from palladio.runtime.execution.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
-from palladio.runtime.execution.sampler import MASKED_TIERS, SampleTier
+from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.scheduling.scheduled_batch import Buckets
-
-TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can
 
 # What replaces the donated arguments, in their order; what else stays on the device; what goes to the host.
 Results = tuple[tuple[Any, ...], Any, Any]

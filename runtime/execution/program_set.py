@@ -8,10 +8,10 @@ import jax
 
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState
 from palladio.runtime.execution.out_of_memory import compile_advice, is_out_of_memory
-from palladio.runtime.execution.program import TIERS, Program, ProgramDesign, ProgramKey, StaticModel
+from palladio.runtime.execution.program import Program, ProgramDesign, ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import OnBuilt, ProgramCache
 from palladio.runtime.execution.programs import declare_programs
-from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.scheduled_batch import Buckets

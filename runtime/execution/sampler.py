@@ -39,6 +39,7 @@ from palladio.runtime.execution.threshold import largest_threshold, ordered_imag
 from palladio.runtime.interface.generation_request import GREEDY_TEMPERATURE
 
 SampleTier = Literal["greedy", "plain", "random", "masked", "full"]
+TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can
 MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a mask of allowed tokens
 
 MASK_BITS = 32  # tokens that a word of a mask stands for

@@ -35,11 +35,9 @@ def build_masks(
 
 def _fill(batch: ScheduledBatch, masks: Int32Array, backend: GrammarBackend | None) -> list[tuple[Request, str]]:
     """Fills one rank's masks; returns who cannot go on."""
-    rows = [
-        (i, row.request, row.request.constraint)
-        for i, row in enumerate(batch.rows[: batch.num_sampled_rows])
-        if row.request.constraint is not None and not row.is_void
-    ]
+    numbers = [i for i, request in enumerate(batch.requests) if request.constraint is not None]
+    sampling = ((i, row) for i in numbers if (row := batch.row(i)).samples and not row.is_void)
+    rows = [(i, row.request, constraint) for i, row in sampling if (constraint := row.request.constraint) is not None]
     to_fill = [(matcher, i) for i, _, constraint in rows if (matcher := constraint.matcher) is not None]
     if to_fill:
         assert backend is not None

@@ -16,7 +16,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenOutput
 from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -161,34 +161,52 @@ class RequestTable:
     def process(self, message: StepOutputs) -> list[str]:
         """Hands the engine's outputs to their streams."""
         stopped: list[str] = []
-        for output in message.outputs:
+        begin = 0
+        for plain in message.plain:
+            self._process(message.outputs[begin : plain.place], stopped)
+            begin = plain.place
+            for engine_id, token_ids in zip(plain.request_ids, plain.token_ids, strict=True):
+                if (sample := self._samples.get(engine_id)) is not None:  # else it was aborted meanwhile
+                    self._hand_on(engine_id, sample, token_ids, stopped)
+        self._process(message.outputs[begin:], stopped)
+        return stopped
+
+    def _process(self, outputs: Sequence[TokenOutput], stopped: list[str]) -> None:
+        for output in outputs:
             engine_id = output.request_id
             sample = self._samples.get(engine_id)
             if sample is None:
                 continue  # aborted while this was on its way
             stream, processor = sample
-            if not stream.yielded and output.finish is not None and output.finish.status:
-                error = output.finish.error("the engine refused the request")
-                if output.times is not None:  # it was in the engine's queue, at least
-                    error.__cause__ = RefusedOutputError(processor.process(output))
-                stream.fail(error)  # the reader's end drops the other samples
-                self._end(stream, engine_id, output.finish)
+            if stream.yielded or output.finish is None or not output.finish.status:
+                self._hand_on(engine_id, sample, output, stopped)
                 continue
-            try:
-                result = processor.process(output)
-            except Exception as error:
-                logger.exception("Cannot process the output of request %s", engine_id)
-                stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
-                del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
-                continue
-            if self._recorder is not None:
-                self._recorder.add_tokens(engine_id, result.token_ids)
-            if result.finish is not None:
-                self._end(stream, engine_id, result.finish)
-                if output.finish is None:
-                    stopped.append(engine_id)
-            stream.put(result)
-        return stopped
+            error = output.finish.error("the engine refused the request")
+            if output.times is not None:  # it was in the engine's queue, at least
+                error.__cause__ = RefusedOutputError(processor.process(output))
+            stream.fail(error)  # the reader's end drops the other samples
+            self._end(stream, engine_id, output.finish)
+
+    def _hand_on(
+        self, engine_id: str, sample: tuple[Stream, SampleProcessor], new: TokenOutput | list[int], stopped: list[str]
+    ) -> None:
+        """Gives a stream what is new of one of its samples. Args: stopped: gets its id, if it ends here and nobody has
+        told the engine."""
+        stream, processor = sample
+        try:
+            result = processor.process(new)
+        except Exception as error:
+            logger.exception("Cannot process the output of request %s", engine_id)
+            stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
+            del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
+            return
+        if self._recorder is not None:
+            self._recorder.add_tokens(engine_id, result.token_ids)
+        if result.finish is not None:
+            self._end(stream, engine_id, result.finish)
+            if not isinstance(new, TokenOutput) or new.finish is None:
+                stopped.append(engine_id)
+        stream.put(result)
 
     def fail_all(self, error: PalladioError) -> None:
         """The engine ended for good."""

@@ -262,10 +262,15 @@ class SampleProcessor:
         """Which of the n samples."""
         return self._index
 
-    def process(self, output: TokenOutput) -> RequestOutput:
-        """Takes the next output of the engine; nothing may follow once the result has `finish`."""
-        if self._is_plain and output.finish is None and output.trace is None:
-            return self._process_plain(output)
+    def process(self, new: TokenOutput | list[int]) -> RequestOutput:
+        """Takes the engine's next output, or tokens alone; nothing may follow once the result has `finish`."""
+        if isinstance(new, list):
+            if self._is_plain:
+                return self._process_plain(new)
+            new = TokenOutput("", new, None, None, None, self._cached_tokens, self._num_retractions)
+        return self._process_output(new)
+
+    def _process_output(self, output: TokenOutput) -> RequestOutput:
         begun = time.perf_counter()
         if self._first_token is None and output.token_ids:
             self._first_token = time.time()
@@ -307,19 +312,15 @@ class SampleProcessor:
             embedding=output.embedding,
         )
 
-    def _process_plain(self, output: TokenOutput) -> RequestOutput:
+    def _process_plain(self, token_ids: list[int]) -> RequestOutput:
         """What `process` does with tokens that neither begin nor end anything: nearly all of them."""
         begun = time.perf_counter()
-        assert self._detokenizer is not None
-        push, token_ids = self._detokenizer.push, output.token_ids
+        push = self._detokenizer.push  # type: ignore[union-attr]  # see _is_plain
         text = push(token_ids[0]) if len(token_ids) == 1 else "".join(map(push, token_ids))
         self._num_tokens += len(token_ids)
-        if self._first_token is None:
-            self._first_token = time.time()
-        self._cached_tokens, self._num_retractions = output.cached_tokens, output.num_retractions
         self._detokenize_seconds += time.perf_counter() - begun
         return RequestOutput(
-            *(self._request_id, self._index, text, token_ids, output.logprobs, output.prompt_logprobs, None),
+            *(self._request_id, self._index, text, token_ids, None, None, None),
             *(self._num_prompt_tokens, self._num_tokens, self._cached_tokens, self._num_retractions, None, None),
             self._detokenize_seconds,
         )

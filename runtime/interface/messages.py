@@ -14,6 +14,7 @@ from palladio.runtime.interface.page_map import PageMap
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.snapshot_counts import SnapshotCounts
+from palladio.runtime.interface.step_tokens import PlainTokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -346,7 +347,10 @@ class EngineFailed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepOutputs:
+    """What one step gives. Attributes: plain: in order; see PlainTokens.place."""
+
     outputs: list[TokenOutput]
+    plain: list[PlainTokens] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

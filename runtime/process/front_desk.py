@@ -6,7 +6,7 @@ requests are aborted, also those that are still on their way.
 
 import collections
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from palladio.runtime.interface.messages import (
     ToEngine,
 )
 from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import FROM_ENGINE, address, from_engine_codec, open_socket
 from palladio.runtime.process.transport import Emit, Inbox
 
@@ -30,6 +31,9 @@ from palladio.runtime.process.transport import Emit, Inbox
 def front_socket(front: int) -> str:
     """The name of the socket on which a front hears the engine."""
     return f"{FROM_ENGINE}-{front}"
+
+
+_Parts = collections.defaultdict[int, tuple[list[TokenOutput], list[PlainTokens]]]  # by front: as in StepOutputs
 
 
 class FrontDesk:
@@ -70,8 +74,8 @@ class FrontDesk:
     def emit(self, message: FromEngine) -> None:
         match message:
             case StepOutputs():
-                for front, outputs in self._by_front(message.outputs):
-                    self._send(front, StepOutputs(outputs))
+                for front, of_front in self._by_front(message).items():
+                    self._send(front, of_front)
             case ControlReply() if front_of_call(message.call_id) != PARENT:
                 self._send(front_of_call(message.call_id), message)
             case EngineBusy():
@@ -87,16 +91,32 @@ class FrontDesk:
                 socket.close()
             self._sockets.clear()
 
-    def _by_front(self, outputs: list[TokenOutput]) -> Iterator[tuple[int, list[TokenOutput]]]:
-        fronts, parts = self._fronts, collections.defaultdict[int, list[TokenOutput]](list)
+    def _by_front(self, message: StepOutputs) -> dict[int, StepOutputs]:
+        """What each front gets of it, in the same order."""
+        parts: _Parts = collections.defaultdict(lambda: ([], []))
+        begin = 0
+        for plain in message.plain:
+            self._sort(message.outputs[begin : plain.place], parts)
+            begin = plain.place
+            own = collections.defaultdict[int, list[int]](list)  # of each front, which of the requests
+            for number, front in enumerate(map(self._fronts.get, plain.request_ids)):
+                if front is not None:  # else it was aborted
+                    own[front].append(number)
+            for front, numbers in own.items():
+                request_ids = [plain.request_ids[number] for number in numbers]
+                token_ids = [plain.token_ids[number] for number in numbers]
+                parts[front][1].append(PlainTokens(request_ids, token_ids, len(parts[front][0])))
+        self._sort(message.outputs[begin:], parts)
+        return {front: StepOutputs(*of_front) for front, of_front in parts.items()}
+
+    def _sort(self, outputs: Sequence[TokenOutput], parts: _Parts) -> None:
         for output in outputs:
-            front = fronts.get(output.request_id)
+            front = self._fronts.get(output.request_id)
             if front is None:
                 continue  # aborted
-            parts[front].append(output)
+            parts[front][0].append(output)
             if output.finish is not None:
-                del fronts[output.request_id]
-        return iter(parts.items())
+                del self._fronts[output.request_id]
 
     def _send(self, front: int, message: FromEngine) -> None:
         frame = self._encode(message)

@@ -8,7 +8,7 @@ import pkgutil
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -36,6 +36,7 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.telemetry.watchdog import Watchdog
@@ -124,7 +125,7 @@ class TokenEngine(Protocol):
     def explain(self, request_ids: list[str]) -> list[LiveRequest]: ...
     def start_profile(self, options: ProfileOptions) -> None: ...
     def stop_profile(self) -> ProfileReport | None: ...
-    def steer(self, message: ModelMessage) -> tuple[list[TokenOutput], ControlReply]:
+    def steer(self, message: ModelMessage) -> tuple[Sequence[NewTokens], ControlReply]:
         """Does what a message says; returns the tokens that were under way, and the answer."""
 
     @property
@@ -133,7 +134,7 @@ class TokenEngine(Protocol):
     def spare_seconds(self) -> float:
         """How long the next step need not be begun; whoever comes meanwhile takes part in it."""
 
-    def step(self) -> list[TokenOutput]: ...
+    def step(self) -> Sequence[NewTokens]: ...
     def close(self, failure: str = "") -> None:
         """Nothing is asked of it any more: threads that work for it end soon, and emit nothing.
 
@@ -216,7 +217,7 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> str:
                 activity.begin_step()
                 outputs = core.step()
                 if outputs:
-                    emit(StepOutputs(outputs))
+                    emit(_step_outputs(outputs))
     except Exception as error:
         logger.exception("The engine failed")
         failure = f"{type(error).__name__}: {error}"
@@ -267,7 +268,7 @@ def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
         case SetPause() | UpdateWeights() | SetReleased():
             outputs, reply = core.steer(message)
             if outputs:
-                emit(StepOutputs(outputs))
+                emit(_step_outputs(outputs))
             emit(reply)
 
 
@@ -279,6 +280,16 @@ def _profile(core: TokenEngine, message: StartProfile | StopProfile) -> ControlR
         return ControlReply(message.call_id, ok=True, profile=core.stop_profile())
     except InvalidRequestError as error:
         return ControlReply(message.call_id, ok=False, message=str(error), param=error.param)
+
+
+def _step_outputs(outputs: Sequence[NewTokens]) -> StepOutputs:
+    message = StepOutputs([])
+    for output in outputs:
+        if isinstance(output, TokenOutput):
+            message.outputs.append(output)
+        else:
+            message.plain.append(dataclasses.replace(output, place=len(message.outputs)))
+    return message
 
 
 def _rejection(request: GenerationRequest, finish: FinishReason) -> StepOutputs:

@@ -1,15 +1,21 @@
-"""Who takes part in steps: the requests that run, and how background requests share steps with the others."""
+"""Who takes part in steps: the requests that run, how background requests share steps with the others, and for what
+those wait that do not run."""
 
 import enum
 import functools
 import itertools
 import operator
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from palladio.runtime.interface.outputs import WaitReason, WaitTimes
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
 
 
 class RunningRequests:
@@ -17,12 +23,19 @@ class RunningRequests:
 
     Args:
         num_slots: that requests may hold; slot 0 is nobody's.
+        page_size: tokens a page.
+
+    Attributes:
+        columns: what changes of them at each step.
+        slots: theirs, in order; another array after each change.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, page_size: int) -> None:
         self._num_slots = num_slots
         self._requests: list[Request] = []
         self._free_slots = list(range(num_slots, 0, -1))
+        self.columns = SlotColumns(num_slots, page_size)
+        self.slots: Slots = np.zeros(0, np.intp)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -32,22 +45,32 @@ class RunningRequests:
 
     def add(self, request: Request) -> None:
         """Gives the request a slot."""
-        request.slot = self._free_slots.pop()
+        request.run_in(self.columns, self._free_slots.pop())
         self._requests.append(request)
+        self.slots = np.append(self.slots, request.slot)
 
     def remove(self, request: Request) -> None:
         """Takes the request's slot."""
-        self._requests.remove(request)
+        place = self._requests.index(request)
+        del self._requests[place]
+        self.slots = np.delete(self.slots, place)
         self._free_slots.append(request.slot)
-        request.slot = 0
+        request.leave_slot()
 
     def check_integrity(self) -> None:
         """
         Raises:
-            AssertionError: a slot is held twice, or lost.
+            AssertionError: a slot is held twice, or lost; or its columns say something else than its request.
         """
         slots = sorted(self._free_slots + [request.slot for request in self._requests])
         assert slots == list(range(1, self._num_slots + 1)), "a slot is lost or used twice"
+        assert [request.slot for request in self._requests] == self.slots.tolist(), "the order of slots is another"
+        for request in self._requests:
+            name, columns, slot = request.given.request_id, self.columns, request.slot
+            assert columns.requests[slot] is request, f"{name}: its slot is another request's"
+            assert columns.free_until[slot] == request.free_until, f"{name}: its pages reach to another token"
+            assert columns.plain_until[slot] <= request.plain_until, f"{name}: its tokens have to be looked at"
+            assert len(request.token_ids) == request.num_known_tokens, f"{name}: tokens are lost"
 
 
 ScheduleTurn = Literal["all", "foreground", "background"]
@@ -135,7 +158,7 @@ class BatchShare:
         bucket = _bucket(batch, buckets)
         old = self._seconds.get(bucket, seconds)
         self._seconds[bucket] = old + _WEIGHT * (seconds - old)
-        if not all(row.request.given.options.background for row in batch.rows):
+        if not all(request.given.options.background for request in batch.requests):
             self._credit += seconds * self.slowdown / 2
             return
         self._recent.append(seconds)
@@ -170,6 +193,10 @@ def _is_ready(request: Request) -> bool:
     return not request.is_prefilling and request.wants_token
 
 
+def _slots_of(requests: Sequence[Request]) -> Slots:
+    return np.array([request.slot for request in requests], np.intp)
+
+
 class ScheduleTurns:
     """Whose step the next one is, and who takes part in it.
 
@@ -178,7 +205,7 @@ class ScheduleTurns:
         running: the scheduler's requests.
     """
 
-    def __init__(self, share: BatchShare, running: Iterable[Request]) -> None:
+    def __init__(self, share: BatchShare, running: RunningRequests) -> None:
         self.share = share
         self._running = running
 
@@ -220,16 +247,27 @@ class ScheduleTurns:
             return list(self._running)
         return [request for request in self._running if request.given.options.background == (turn == "background")]
 
-    def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> list[Request]:
-        """Those that may decode in it: background requests beside others as far as that hardly costs."""
-        members = self.members(turn)
+    def slots(self, turn: ScheduleTurn) -> Slots:
+        """Those of `members`."""
+        if turn == "all" or not self.is_shared:
+            return self._running.slots
+        return _slots_of(self.members(turn))
+
+    def prefilling(self, turn: ScheduleTurn) -> list[Request]:
+        """Those of them that prefill."""
+        slots, columns = self.slots(turn), self._running.columns
+        unfree = columns.free_until[slots] == 0
+        return [r for r in columns.requests[slots[unfree]] if r.is_prefilling] if np.count_nonzero(unfree) else []
+
+    def decoders(self, turn: ScheduleTurn, buckets: Buckets) -> Slots:
+        """Slots of those that may decode in it: background requests beside others as far as that hardly costs."""
         if turn != "foreground" or not self.is_shared:
-            return members
+            return self.slots(turn)
         own = self._foreground()
         step = self.share.foreground or own
         num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
         ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in step.needs)
-        return members + list(itertools.islice(ready, num_free))
+        return _slots_of([*self.members(turn), *itertools.islice(ready, num_free)])
 
     @staticmethod
     def look_at_foreground(ranks: Sequence["ScheduleTurns"]) -> None:
@@ -246,3 +284,59 @@ class ScheduleTurns:
     def _foreground(self) -> _Foreground:
         rows = [request for request in self.members("foreground") if _is_ready(request)]
         return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
+
+
+class QueueTime:
+    """Runs while somebody waits, and puts the time down to one reason: the one that the last planned step met.
+
+    A request that joins or leaves the queue stops the time, so that it gets its own part of an interval. A moment
+    costs the same however many wait.
+    """
+
+    def __init__(self) -> None:
+        self.reason: WaitReason = "step"
+        self.num_retracted = 0
+        self._totals = WaitTimes()
+        self._since = time.perf_counter()
+
+    def advance(self) -> None:
+        """Puts down the time since the last call; somebody waited."""
+        now = time.perf_counter()
+        seconds, self._since = now - self._since, now
+        self._totals.add(self.reason, seconds)
+
+    def join(self, reason: WaitReason | None) -> WaitTimes:
+        """Somebody joins the queue; returns the totals at this moment.
+
+        Args:
+            reason: the queue was empty, and until the next step is planned this is what it waits for; None: it was not.
+        """
+        if reason is None:
+            self.advance()
+        else:
+            self.reason = reason
+            self._since = time.perf_counter()
+        return self._now()
+
+    def join_retracted(self, *, is_first: bool) -> WaitTimes:
+        """A request that has lost its pages joins the queue: what holds it up is memory. Returns as `join` does.
+
+        Args:
+            is_first: the queue was empty.
+        """
+        self.num_retracted += 1
+        mark = self.join("memory" if is_first else None)
+        self.reason = "memory"
+        return mark
+
+    def put_down_to(self, reason: WaitReason) -> None:
+        """What the step met that has just been planned."""
+        self.reason = reason
+
+    def leave(self) -> WaitTimes:
+        """Somebody leaves the queue; returns the totals at this moment."""
+        self.advance()
+        return self._now()
+
+    def _now(self) -> WaitTimes:
+        return self._totals.copy(self.num_retracted)

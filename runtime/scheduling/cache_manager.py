@@ -191,7 +191,7 @@ class CacheManager:
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Gives a request that has just got a slot the pages of its prefix; its first token to compute follows it."""
         request.pages = list(prefix.pages)
-        request.num_computed = len(prefix.pages) * self.page_size
+        request.note_computed(len(prefix.pages) * self.page_size)
         request.num_tree_pages = len(prefix.pages)
         request.node = prefix.node
         if self.groups.keeps_all:
@@ -234,6 +234,7 @@ class CacheManager:
         for held in request.windows:
             ids = self.allocator.allocate(count * len(held.group.tables))
             self._tell(request, held, column, held.extend(ids))
+        request.note_pages()
         return True
 
     def slide(self, running: Iterable[Request]) -> None:

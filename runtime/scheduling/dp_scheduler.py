@@ -15,12 +15,14 @@ from collections.abc import Hashable, Sequence
 from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.page_map import PageMap
+from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.page_map import map_pages
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.step_rows import SampledRows
 from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.waiting_queue import WINDOW
 
@@ -147,9 +149,9 @@ class DataParallelScheduler:
         self._move_waiting()
         return step
 
-    def process(self, step: ScheduledStep, read: Sequence[Sequence[TokenOutput]]) -> list[TokenOutput]:
+    def process(self, step: ScheduledStep, read: Sequence[SampledRows]) -> list[NewTokens]:
         """See Scheduler.process. Args: read: of each of the step's parts."""
-        outputs: list[TokenOutput] = []
+        outputs: list[NewTokens] = []
         for (rank, batch), of_rank in zip(step.parts, read, strict=True):
             outputs += self.schedulers[rank].process(batch, of_rank)
         return outputs
@@ -169,7 +171,7 @@ class DataParallelScheduler:
                 new_token_ratio=scheduler.kv_budget.ratio.value,
                 num_retracted_waiting=scheduler.waiting.num_retracted,
                 num_retractions=scheduler.clock.num_retracted,
-                num_waiting_tokens=sum(len(request.token_ids) for request in scheduler.waiting),
+                num_waiting_tokens=sum(request.num_known_tokens for request in scheduler.waiting),
                 **vars(scheduler.drafts),
             )
             for scheduler in self.schedulers
@@ -218,7 +220,7 @@ class DataParallelScheduler:
     def _count_loads(self) -> list[int]:
         if self._loads is None:
             members = (itertools.chain(scheduler.running, scheduler.waiting) for scheduler in self.schedulers)
-            self._loads = [sum(len(request.token_ids) for request in requests) for requests in members]
+            self._loads = [sum(request.num_known_tokens for request in requests) for requests in members]
         return self._loads
 
     def _count_cached(self, request: Request) -> list[int]:
@@ -247,7 +249,7 @@ def _without_drafts(batch: ScheduledBatch | None) -> ScheduledBatch | None:
     """A batch as part of a decode step: another rank has too many requests for drafts."""
     if batch is None or batch.kind == "decode":
         return batch
-    return dataclasses.replace(batch, kind="decode", rows=[row.cut(1) for row in batch.rows])
+    return dataclasses.replace(batch, kind="decode", decodes=batch.decodes.cut(batch.num_rows))
 
 
 def _prompt_of(request: Request) -> Hashable:
@@ -260,8 +262,4 @@ def _as_prefill(batch: ScheduledBatch | None, max_rows: int) -> ScheduledBatch |
     the longest outputs, wait for the next step."""
     if batch is None or batch.kind == "prefill":
         return batch
-    rows = sorted(batch.rows, key=lambda row: row.request.num_output_tokens)
-    for row in rows[max_rows:]:
-        row.cut(0)
-    kept = [row.cut(1) for row in rows[:max_rows]]
-    return dataclasses.replace(batch, kind="prefill", rows=kept, num_decodes=len(kept))
+    return dataclasses.replace(batch, kind="prefill", decodes=batch.decodes.cut(max_rows))

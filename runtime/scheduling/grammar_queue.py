@@ -38,25 +38,20 @@ class GrammarQueue:
     Args:
         compiler: closed with this queue.
         eos_ids: the model's.
+
+    Attributes:
+        waiting: whose grammar is being compiled, by request id. Others look only whether there are any.
     """
 
     def __init__(self, compiler: GrammarCompiler, eos_ids: tuple[int, ...]) -> None:
         self._compiler = compiler
         self._eos_ids = eos_ids
-        self._waiting: dict[str, _Waiting] = {}
-
-    @property
-    def has_requests(self) -> bool:
-        return bool(self._waiting)
-
-    @property
-    def num_requests(self) -> int:
-        return len(self._waiting)
+        self.waiting: dict[str, _Waiting] = {}
 
     @property
     def num_tokens(self) -> int:
         """Of their prompts."""
-        return sum(len(waiting.request.token_ids) for waiting in self._waiting.values())
+        return sum(len(waiting.request.token_ids) for waiting in self.waiting.values())
 
     @property
     def num_grammars(self) -> int:
@@ -89,15 +84,11 @@ class GrammarQueue:
         grammar = request.given.params.grammar
         compilation = self._compiler.compile(grammar, request.given.options.owner)
         compilation.join()
-        self._waiting[request.given.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
-
-    def has(self, request_id: str) -> bool:
-        """Whether the request is here."""
-        return request_id in self._waiting
+        self.waiting[request.given.request_id] = _Waiting(request, grammar, compilation, time.monotonic())
 
     def abort(self, request_id: str) -> None:
         """Drops the request, if it is here."""
-        if request_id in self._waiting:
+        if request_id in self.waiting:
             self._remove(request_id)
 
     def take(self, *, wait: bool) -> Iterator[tuple[Request, FinishReason | None]]:
@@ -107,9 +98,9 @@ class GrammarQueue:
             wait: a few milliseconds, for there is nothing else to do.
         """
         if wait:
-            futures = [waiting.compilation.result for waiting in self._waiting.values()]
+            futures = [waiting.compilation.result for waiting in self.waiting.values()]
             concurrent.futures.wait(futures, _PAUSE, concurrent.futures.FIRST_COMPLETED)
-        for name, waiting in list(self._waiting.items()):
+        for name, waiting in list(self.waiting.items()):
             is_done, failure = self._look(waiting)
             if is_done:
                 self._remove(name)
@@ -117,7 +108,7 @@ class GrammarQueue:
 
     def explain(self, request_ids: Sequence[str]) -> list[LiveRequest]:
         """The requests with these ids that are here."""
-        requests = [self._waiting[name].request for name in request_ids if name in self._waiting]
+        requests = [self.waiting[name].request for name in request_ids if name in self.waiting]
         return [
             LiveRequest(
                 *(request.given.request_id, "waiting", request.times(None), request.trace_so_far(request.compile_mark)),
@@ -135,11 +126,11 @@ class GrammarQueue:
         self._compiler.flush()
 
     def close(self) -> None:
-        self._waiting.clear()
+        self.waiting.clear()
         self._compiler.close()
 
     def _remove(self, request_id: str) -> None:
-        waiting = self._waiting.pop(request_id)
+        waiting = self.waiting.pop(request_id)
         waiting.compilation.leave()
         if not waiting.compilation.num_waiting:
             self._compiler.give_up(waiting.grammar, waiting.compilation)

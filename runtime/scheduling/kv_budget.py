@@ -10,8 +10,9 @@ from palladio.runtime.interface.cache_events import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.radix_node import RadixNode
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.slot_columns import Mask, SlotColumns, Slots
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.window_pages import WindowPage
 
@@ -284,6 +285,33 @@ class Retractor:
         """Those since the last time."""
         taken, self.retractions = self.retractions, []
         return taken
+
+    def give_pages(self, columns: SlotColumns, slots: Slots, unfree: Mask) -> Slots:
+        """Gives each request that can decode the pages for its next token; who has too few waits or is retracted.
+
+        Args:
+            slots: of running requests. unfree: which of them have reached their `free_until`.
+
+        Returns:
+            The slots of those that can decode.
+        """
+        size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
+        ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
+        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
+        if len(growing) > self._cache.num_available_columns:
+            # Who may have a page less than it seems waits for its tokens to be read.
+            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
+            ready = [r for r in ready if r not in unsure]
+        if len(growing) > self._cache.num_available_columns:
+            self.make_room(growing, self._kv_budget.ratio)
+        for request in growing:
+            if request.status is RequestStatus.RUNNING:
+                grown = self._cache.grow(request, min(request.most_computed + 1, request.max_computed))
+                assert grown, "retraction left too few pages"
+        ready_slots = {request.slot for request in ready}  # 0 of those that were retracted
+        taking_part: Mask = columns.requests[slots] != None  # noqa: E711  # elementwise
+        taking_part[unfree] &= [slot in ready_slots for slot in slots[unfree].tolist()]
+        return slots[taking_part]
 
     def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> None:
         """Retracts until each of the growing requests that is left can have another page, and expects more of those

@@ -1,8 +1,7 @@
-"""Request: one sample, as the scheduler sees it; what a token means for it, and how long it waits. Host Python only."""
+"""Request: one sample, as the scheduler sees it, and what a token means for it. Host Python only."""
 
 import dataclasses
 import enum
-import time
 from collections.abc import Callable
 
 from palladio.runtime.grammar.constraint import Constraint
@@ -14,11 +13,11 @@ from palladio.runtime.interface.outputs import (
     RequestTrace,
     TokenLogprob,
     TokenOutput,
-    WaitReason,
     WaitTimes,
 )
 from palladio.runtime.interface.prompt_parts import Rows
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
+from palladio.runtime.scheduling.slot_columns import MAX_STOP_IDS, RECENT, SlotColumns
 from palladio.runtime.scheduling.window_pages import HeldWindow
 
 
@@ -32,11 +31,10 @@ class RequestStatus(enum.Enum):
 class Request:
     """One sample: its tokens and how far they are computed.
 
-    How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far the
-    keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
+    What changes at each step is in columns while it is RUNNING, in the row of its slot; see SlotColumns for the bounds:
 
         num_computed ≤ tokens in the cache ≤ most_computed ≤ max_computed
-        num_prompt_tokens ≤ len(token_ids)
+        num_prompt_tokens ≤ num_known_tokens
 
     Pages are reserved by the upper bound, and given back by the lower one. They are equal where all that is dispatched
     gives as many tokens as the host has planned.
@@ -45,12 +43,9 @@ class Request:
         given: what was asked for.
         max_tokens: of `given.params`, which the front has set.
         max_computed: tokens whose keys and values it may ever need: all but its last one.
-        token_ids: the prompt, then every output token that the host has read.
-        num_computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so
-            many at least.
-        num_unsure: tokens that there may be beyond those.
-        num_unread: dispatched rows that sample for it and have not been read yet.
-        revision: that of rows whose tokens are to be read, see `void`.
+        listed_ids: the first of `token_ids`; the others are in columns.
+        columns: None unless RUNNING.
+        left_unread, left_revision: what the columns had when it left its slot: rows may still be read then.
         constraint: which tokens its output may have next; None: all.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
         pages: the KV pages of its tokens, in order, in layers that keep all tokens (0 if there are none such); empty
@@ -75,12 +70,11 @@ class Request:
     given: GenerationRequest
     max_tokens: int
     max_computed: int
-    token_ids: list[int]
+    listed_ids: list[int]
     status: RequestStatus = RequestStatus.WAITING
-    num_computed: int = 0
-    num_unsure: int = 0
-    num_unread: int = 0
-    revision: int = 0
+    columns: SlotColumns | None = None
+    left_unread: int = 0
+    left_revision: int = 0
     constraint: Constraint | None = None
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
@@ -114,7 +108,7 @@ class Request:
             given=given,
             max_tokens=given.params.max_tokens,
             max_computed=len(given.prompt_ids) + given.params.max_tokens - 1,
-            token_ids=list(given.prompt_ids),
+            listed_ids=list(given.prompt_ids),
             prefill_end=len(given.prompt_ids),
             shares_prefix=shares_prefix,
             prompt_logprobs=None if given.params.prompt_logprobs is None else [],
@@ -131,14 +125,48 @@ class Request:
         return len(self.given.prompt_ids)
 
     @property
+    def num_known_tokens(self) -> int:
+        """The prompt's, and output tokens that the host has read."""
+        return len(self.listed_ids) if self.columns is None else int(self.columns.known[self.slot])
+
+    @property
     def num_output_tokens(self) -> int:
         """Output tokens that the host has read."""
-        return len(self.token_ids) - len(self.given.prompt_ids)
+        return self.num_known_tokens - len(self.given.prompt_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt, then every output token that the host has read. Whoever has it does not change it."""
+        num_listed = len(self.listed_ids)
+        if self.columns is not None and self.columns.known[self.slot] > num_listed:
+            self.listed_ids += self.columns.tokens_from(self.slot, num_listed)
+        return self.listed_ids
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many at
+        least."""
+        return 0 if self.columns is None else int(self.columns.computed[self.slot])
+
+    @property
+    def num_unsure(self) -> int:
+        """Tokens that there may be beyond those."""
+        return 0 if self.columns is None else int(self.columns.unsure[self.slot])
+
+    @property
+    def num_unread(self) -> int:
+        """Dispatched rows that sample for it and have not been read yet."""
+        return self.left_unread if self.columns is None else int(self.columns.unread[self.slot])
+
+    @property
+    def revision(self) -> int:
+        """That of rows whose tokens are to be read, see `void`."""
+        return self.left_revision if self.columns is None else int(self.columns.revision[self.slot])
 
     @property
     def most_computed(self) -> int:
         """The upper bound to `num_computed`."""
-        return min(self.num_computed + self.num_unsure, self.max_computed) if self.num_unsure else self.num_computed
+        return min(self.num_computed + unsure, self.max_computed) if (unsure := self.num_unsure) else self.num_computed
 
     @property
     def is_prefilling(self) -> bool:
@@ -152,7 +180,7 @@ class Request:
     @property
     def max_remaining_tokens(self) -> int:
         """Tokens that steps to come may sample for it."""
-        return max(0, self.max_computed - max(self.num_computed, len(self.token_ids) - 1))
+        return max(0, self.max_computed - max(self.num_computed, self.num_known_tokens - 1))
 
     @property
     def may_jump(self) -> bool:
@@ -168,57 +196,83 @@ class Request:
         """Tokens of the longest part that one step has to compute."""
         return max((part.length for part in self.given.media if part.is_whole), default=0)
 
-    def plan(self, num_tokens: int, num_drafts: int) -> int:
-        """A row is planned that samples after each of its tokens. Args: num_drafts: those that may be wrong.
+    def run_in(self, columns: SlotColumns, slot: int) -> None:
+        """It is RUNNING from here on, in this slot."""
+        known, given = len(self.listed_ids), self.given
+        ids = given.request_id, given.stop_token_ids
+        columns.take_slot(slot, self, *ids, known=known, max_computed=self.max_computed)
+        columns.set_unread(slot, self.left_unread, self.left_revision)
+        self.columns, self.slot = columns, slot
 
-        Returns:
-            Where it begins at most. At `max_computed` the request is complete, and the row is nobody's.
-        """
-        start = self.num_computed
-        if self.num_unsure:
-            start = min(start + self.num_unsure, self.max_computed - 1)
-        self.num_computed += num_tokens - num_drafts
-        self.num_unsure += num_drafts
-        self.num_unread += 1
-        return start
+    def leave_slot(self) -> None:
+        """It has no slot any more; nothing of it is computed."""
+        assert self.columns is not None
+        self.left_unread, self.left_revision = self.num_unread, self.revision
+        known = self.token_ids
+        self.columns.leave_slot(self.slot)
+        self.columns, self.slot, self.listed_ids = None, 0, known
 
-    def correct(self, num_tokens: int, num_drafts: int, count: int) -> None:
-        """Corrects the bounds: a row that was planned so has `count` tokens. One that is retracted has none."""
-        if self.status is RequestStatus.RUNNING:
-            computed = self.num_computed + count - (num_tokens - num_drafts)
-            self.num_computed = min(computed, self.max_computed)  # a row after it may have nothing left to compute
-            self.num_unsure -= num_drafts
+    def note_computed(self, count: int) -> None:
+        """Its prefill gets to so many tokens. Who calls it gives it the pages before, or tells `note_pages`."""
+        assert self.columns is not None
+        self.columns.set_computed(self.slot, count)
+        self.note_pages()
 
-    def take_token(self, output: TokenOutput) -> bool:
-        """Takes the token of a row that decodes one, if that is all: so it is for most rows of most steps. Else returns
-        False, and nothing is changed; see `take_tokens`."""
-        new, known = output.token_ids, self.token_ids
-        if not self.slot or self.decode_mark is None or self.constraint is not None or output.finish is not None:
-            return False
-        if len(new) != 1 or len(known) >= self.max_computed or new[0] in self.given.stop_token_ids:
-            return False
-        known.append(new[0])
-        self.num_unread -= 1
-        return True
+    def note_pages(self) -> None:
+        """It has other pages, or another place where its prefill ends."""
+        if self.columns is not None:
+            self.columns.set_free_until(self.slot, self.free_until)
 
-    def note_read(self) -> None:
-        """One of its rows has been read, or is none after all."""
-        self.num_unread -= 1
+    @property
+    def free_until(self) -> int:
+        """See SlotColumns."""
+        assert self.columns is not None
+        return 0 if self.is_prefilling else min(len(self.pages) * self.columns.page_size, self.max_computed)
+
+    @property
+    def plain_until(self) -> int:
+        """See SlotColumns."""
+        params, options = self.given.params, self.given.options
+        is_watched = self.constraint is not None or params.logprobs is not None or options.timeline
+        if self.decode_mark is None or is_watched or len(self.given.stop_token_ids) > MAX_STOP_IDS:
+            return 0
+        return min(self.max_computed, len(self.listed_ids) + RECENT)
+
+    def note_taken(self) -> None:
+        """Its newest tokens have been looked at."""
+        if self.columns is not None:
+            self.columns.set_plain_until(self.slot, self.plain_until)
+
+    def begin_prefill(self) -> None:
+        """All tokens that are known are to be computed before the next one is sampled."""
+        self.prefill_end = self.num_known_tokens
+        self.note_pages()
+
+    def append_token(self, token_id: int) -> None:
+        """One more is known."""
+        self.token_ids.append(token_id)
+        if self.columns is not None:
+            self.columns.add_known(self.slot)
+
+    def note_unread(self, change: int) -> None:
+        """So many more rows that sample for it are dispatched, or (less than 0) have been read, or are none at all."""
+        if self.columns is None:
+            self.left_unread += change
+        else:
+            self.columns.add_unread(self.slot, change)
 
     def void(self) -> None:
         """It goes on without what dispatched steps sample for it: that is not to be read."""
-        self.revision += 1
-        self.num_unread = self.num_unsure = 0
+        if self.columns is None:
+            self.left_revision, self.left_unread = self.left_revision + 1, 0
+        else:
+            self.columns.void(self.slot)
 
     def end(self) -> None:
         """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
         self.status = RequestStatus.FINISHED
         self.void()
         self.constraint, self.rows = None, ()
-
-    def forget_computed(self) -> None:
-        """It has lost its pages."""
-        self.num_computed = self.num_unsure = 0
 
     def output(
         self,
@@ -244,8 +298,7 @@ class Request:
 
     def finish_reason(self) -> FinishReason | None:
         """Whether the last read token ends it."""
-        num_output = len(self.token_ids) - len(self.given.prompt_ids)
-        last = self.token_ids[-1]
+        num_output, last = self.num_output_tokens, self.token_ids[-1]
         if last in self.given.stop_token_ids and num_output >= max(self.given.params.min_tokens, 1):
             return FinishReason("stop", matched=last)
         if num_output >= self.max_tokens:
@@ -292,7 +345,7 @@ def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> F
         token_ids.clear()
         return finish or request.finish_reason()
     for count, token_id in enumerate(token_ids, 1):
-        request.token_ids.append(token_id)
+        request.append_token(token_id)
         ended = request.finish_reason()
         if ended is not None and (finish is None or count < len(token_ids)):
             output.cut(count)
@@ -327,13 +380,13 @@ def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> F
     if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
         request.void()
         for token_id in forced:
-            request.token_ids.append(token_id)
+            request.append_token(token_id)
             token_ids.append(token_id)
             finish = request.finish_reason()
             if finish is not None:
                 break
             constraint.accept(token_id)
-        request.prefill_end = len(request.token_ids)
+        request.begin_prefill()
     return finish or _verdict(request, constraint)
 
 
@@ -342,59 +395,3 @@ def _verdict(request: Request, constraint: Constraint) -> FinishReason | None:
     if constraint.error is not None:
         return constraint_failure(request, constraint.error)
     return FinishReason("stop") if constraint.has_ended else None
-
-
-class QueueTime:
-    """Runs while somebody waits, and puts the time down to one reason: the one that the last planned step met.
-
-    A request that joins or leaves the queue stops the time, so that it gets its own part of an interval. A moment
-    costs the same however many wait.
-    """
-
-    def __init__(self) -> None:
-        self.reason: WaitReason = "step"
-        self.num_retracted = 0
-        self._totals = WaitTimes()
-        self._since = time.perf_counter()
-
-    def advance(self) -> None:
-        """Puts down the time since the last call; somebody waited."""
-        now = time.perf_counter()
-        seconds, self._since = now - self._since, now
-        self._totals.add(self.reason, seconds)
-
-    def join(self, reason: WaitReason | None) -> WaitTimes:
-        """Somebody joins the queue; returns the totals at this moment.
-
-        Args:
-            reason: the queue was empty, and until the next step is planned this is what it waits for; None: it was not.
-        """
-        if reason is None:
-            self.advance()
-        else:
-            self.reason = reason
-            self._since = time.perf_counter()
-        return self._now()
-
-    def join_retracted(self, *, is_first: bool) -> WaitTimes:
-        """A request that has lost its pages joins the queue: what holds it up is memory. Returns as `join` does.
-
-        Args:
-            is_first: the queue was empty.
-        """
-        self.num_retracted += 1
-        mark = self.join("memory" if is_first else None)
-        self.reason = "memory"
-        return mark
-
-    def put_down_to(self, reason: WaitReason) -> None:
-        """What the step met that has just been planned."""
-        self.reason = reason
-
-    def leave(self) -> WaitTimes:
-        """Somebody leaves the queue; returns the totals at this moment."""
-        self.advance()
-        return self._now()
-
-    def _now(self) -> WaitTimes:
-        return self._totals.copy(self.num_retracted)

@@ -4,11 +4,13 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.state_copies import StateCopies
+from palladio.runtime.scheduling.step_rows import DecodeRows, ScheduledRow
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,143 +203,71 @@ def _round_up(sizes: Sequence[int], value: int) -> int:
     return sizes[bisect.bisect_left(sizes, value)]
 
 
-class ScheduledRow(NamedTuple):
-    """One request's part of a step: its tokens [start, start + num_tokens). A tuple, since there are many in each step.
-
-    Attributes:
-        start: of a decode row: at most; the device knows where it starts.
-        samples: whether the step samples a token after the last of them (of a decode row: after each).
-        decodes: its first token is the one sampled last, which only the device may know yet; else the host knows all.
-        revision: its request's when it was planned.
-        num_drafts: of a decode row: how many of its tokens, the last ones, may turn out to be wrong.
-    """
-
-    request: Request
-    start: int
-    num_tokens: int
-    samples: bool
-    decodes: bool = False
-    revision: int = 0
-    num_drafts: int = 0
-
-    @property
-    def num_sampled(self) -> int:
-        """Tokens that it gives, at most."""
-        return self.num_tokens if self.decodes else int(self.samples)
-
-    @property
-    def end(self) -> int:
-        """Where its tokens end at most."""
-        end = self.start + self.num_tokens
-        return min(end, self.request.max_computed) if self.num_drafts else end
-
-    @property
-    def is_void(self) -> bool:
-        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
-        return self.revision != self.request.revision
-
-    def read(self, count: int) -> None:
-        """It has been read. Args: count: tokens that it gave."""
-        self.request.note_read()
-        if self.num_drafts:
-            self.request.correct(self.num_tokens, self.num_drafts, count)
-
-    def cut(self, count: int) -> Self:
-        """The same row with so many tokens, of a step that is not dispatched yet; with none it is no part of it."""
-        self.request.correct(self.num_tokens, self.num_drafts, count)
-        if count == 0:
-            self.request.note_read()
-        return self._replace(num_tokens=count, num_drafts=0)
-
-
-def decode_row(request: Request, num_tokens: int, num_drafts: int = 0) -> ScheduledRow:
-    """Plans a row of a request that decodes. Args: as the attributes."""
-    start = request.plan(num_tokens, num_drafts)
-    fields = (request, start, num_tokens, True, True, request.revision, num_drafts)
-    return tuple.__new__(ScheduledRow, fields)  # half of the constructor's time: this runs for each row
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class SnapshotCopy:
-    """A copy of a request's state, which a step makes behind the last token that it computes.
-
-    Attributes:
-        source: the request's slot. slot: that of the snapshot; 0: it is nobody's any more.
-        num_pages: of tokens that the state is of. is_confirmed: the step has run.
-    """
-
-    request: Request
-    source: int
-    slot: int
-    num_pages: int
-    is_confirmed: bool = False
-
-    def confirm(self) -> None:
-        """The step has run."""
-        self.is_confirmed = True
-
-    def leave(self) -> int:
-        """It is nobody's any more; the slot is."""
-        slot, self.slot = self.slot, 0
-        return slot
-
-
-class StateCopies(NamedTuple):
-    """What a step copies of states, in this order.
-
-    Attributes:
-        before: snapshots into slots, as (from, to), before it computes anything. after: slots into snapshots.
-    """
-
-    before: list[tuple[int, int]]
-    after: list[SnapshotCopy]
-
-
 StepKind = Literal["decode", "verify", "prefill"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ScheduledBatch:
     """One step of one data-parallel rank.
 
     Attributes:
         kind: "decode": only decode rows, each with up to `num_steps` tokens; "verify": only decode rows, with drafts;
             "prefill": rows of known tokens, after decode rows of one token each, if any.
-        rows: decode rows first; rows that sample before those that don't.
+        decodes: its first rows.
+        chunks: of known tokens; those that sample before those that don't.
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
-        num_decodes: how many of the rows decode.
         copies: of states; None: no layer keeps any, or nothing is copied ever.
     """
 
     kind: StepKind
-    rows: list[ScheduledRow]
+    decodes: DecodeRows
+    chunks: list[ScheduledRow]
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
-    num_decodes: int
     copies: StateCopies | None = None
 
     @property
+    def rows(self) -> list[ScheduledRow]:
+        """All of them, for who looks at each: few steps are looked at so."""
+        return [*map(self.decodes.row, range(self.num_decodes)), *self.chunks]
+
+    def row(self, number: int) -> ScheduledRow:
+        """One of them."""
+        num_decodes = self.num_decodes
+        return self.decodes.row(number) if number < num_decodes else self.chunks[number - num_decodes]
+
+    @property
+    def requests(self) -> Iterator[Request]:
+        """Of all rows."""
+        return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
+
+    @property
+    def num_decodes(self) -> int:
+        return len(self.decodes)
+
+    @property
     def num_tokens(self) -> int:
-        return sum([row.num_tokens for row in self.rows])  # lists: shorter than generators
+        return int(self.decodes.num_tokens.sum()) + sum([row.num_tokens for row in self.chunks])
 
     @property
     def num_rows(self) -> int:
-        return len(self.rows)
+        return len(self.decodes) + len(self.chunks)
 
     @property
     def size(self) -> int:
         """What of its bucket it fills: rows of a decode step, tokens of a prefill step."""
-        return len(self.rows) if self.kind == "decode" else self.num_tokens
+        return self.num_rows if self.kind == "decode" else self.num_tokens
 
     @property
     def is_constrained(self) -> bool:
-        """Whether a mask has to be computed for a row that samples."""
-        return any(row.request.constraint is not None for row in self.rows[: self.num_sampled_rows])
+        """Whether a mask has to be computed for a row that samples; of a batch that has just been planned."""
+        has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
+        return has_chunk or bool(self.decodes.columns.constrained(self.decodes.slots).any())
 
     @property
     def num_sampled_rows(self) -> int:
-        return len(self.rows) if self.kind != "prefill" else sum(row.samples for row in self.rows)
+        return len(self.decodes) + sum([row.samples for row in self.chunks])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,6 +296,11 @@ class ScheduledStep:
         return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
 
     @property
+    def requests(self) -> Iterator[Request]:
+        """Of all rows."""
+        return itertools.chain.from_iterable(batch.requests for _, batch in self.parts)
+
+    @property
     def num_tokens(self) -> int:
         """Of the rank that has most."""
         return max(batch.num_tokens for _, batch in self.parts)
@@ -373,7 +308,7 @@ class ScheduledStep:
     @property
     def num_rows(self) -> int:
         """Of the rank that has most."""
-        return max(len(batch.rows) for _, batch in self.parts)
+        return max(batch.num_rows for _, batch in self.parts)
 
     @property
     def num_sampled_rows(self) -> int:

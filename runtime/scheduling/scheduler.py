@@ -5,24 +5,23 @@ many they are (see Request). A request that turns out to have ended at step n, o
 be part of step n+1 too; its row is void then. Steps run in order, so others can have pages and slots at once.
 """
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+
+import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
-from palladio.runtime.scheduling.batch_share import BatchShare, RunningRequests, ScheduleTurn, ScheduleTurns
+from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.drafts import draft_rows, long_rows, note_drafts
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
-from palladio.runtime.scheduling.request import NOT_FINITE, QueueTime, Request, RequestStatus, take_tokens
-from palladio.runtime.scheduling.scheduled_batch import (
-    Buckets,
-    ScheduledBatch,
-    ScheduledRow,
-    SchedulerLimits,
-    StepKind,
-    decode_row,
-)
+from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
+from palladio.runtime.scheduling.slot_columns import Slots
+from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
 
@@ -57,13 +56,14 @@ class Scheduler:
         self.buckets = buckets
         self.cache = cache
         self.waiting = waiting
-        self.running = RunningRequests(limits.max_running)
+        self.running = RunningRequests(limits.max_running, cache.page_size)
         self.decode_steps = DecodeSteps()
         self.drafts = DraftCounts()
         self.compile_seconds = 0.0
         self.clock = QueueTime()
         self.turns = ScheduleTurns(share, self.running)
         self._requests: dict[str, Request] = {}
+        self._nobody: Slots = np.zeros(0, np.intp)
         self.kv_budget = KVBudget(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
@@ -125,7 +125,7 @@ class Scheduler:
     def start_over(self) -> None:
         """After the device has lost its state: every running request is computed anew, without a token lost."""
         for request in self._requests.values():
-            request.num_unread = 0
+            request.note_unread(-request.num_unread)
         self.retractor.retract_all()
         self.cache.take_table_updates()
         self.cache.flush()
@@ -153,47 +153,52 @@ class Scheduler:
     def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
         mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
-        decoding: list[Request] | None = None
+        decoding: Slots | None = None
         may_admit = True
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
         if mixes or self.prefilled_last:
             num_shortages = len(self.retractor.retractions)
             decoding = self._take_decoding(turn)
             may_admit = len(self.retractor.retractions) == num_shortages
-            if decoding and not mixes:
+            if len(decoding) and not mixes:
                 return self._decode(decoding)
-        urgent = self._preempt(turn, len(decoding or ())) if may_admit else None
-        if decoding and urgent is not None:
-            decoding = [r for r in decoding if r.status is RequestStatus.RUNNING]
-        prefill = self._take_prefill(turn, urgent, len(decoding or ()), may_admit)
+        beside = self._nobody if decoding is None else decoding
+        requests = self.running.columns.requests[beside]
+        urgent = self._preempt(turn, len(beside)) if may_admit else None
+        if decoding is not None and urgent is not None:
+            decoding = beside = beside[self.running.columns.requests[beside] == requests]
+        prefill = self._take_prefill(turn, urgent, len(beside), may_admit)
         if prefill:
             self.prefilled_last = True
             prefill.sort(key=lambda row: not row.samples)
-            decodes = [decode_row(r, 1) for r in decoding or ()]
-            return self._batch("prefill", decodes + prefill, len(decodes))
+            return self._batch("prefill", self._rows(beside), prefill)
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
-    def process(self, batch: ScheduledBatch, read: Sequence[TokenOutput]) -> list[TokenOutput]:
+    def process(self, batch: ScheduledBatch, read: SampledRows) -> list[NewTokens]:
         """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
 
         Args:
-            read: of each row; it is no longer the caller's.
+            read: of the rows that sample; it is no longer the caller's.
         """
-        outputs: list[TokenOutput] = []
         now = time.time()
         self.cache.confirm(batch)
         if batch.kind == "verify":
             note_drafts(self.drafts, batch, read)
-        for row, output in zip(batch.rows, read, strict=True):
-            request, start, _, samples, decodes, revision, num_drafts = row
-            if revision != request.revision:
-                continue  # see ScheduledRow.is_void
-            if decodes and not num_drafts and request.take_token(output):
-                outputs.append(output)
+        outputs: list[NewTokens] = []
+        looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
+        if batch.num_decodes:
+            taken = batch.decodes.take(read)
+            if num_taken := np.count_nonzero(taken):
+                outputs.append(read.plain(batch.decodes, taken))
+            others = ((number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist())
+            looked_at = itertools.chain(others, looked_at) if num_taken < len(taken) else looked_at
+        for number, row in looked_at:
+            if row.is_void:
                 continue
+            request, output = row.request, read.output(number, row.request)
             if output.prompt_logprobs is not None:
-                request.take_prompt_logprobs(start, output.prompt_logprobs)
-            if samples:
+                request.take_prompt_logprobs(row.start, output.prompt_logprobs)
+            if row.samples:
                 row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
@@ -232,7 +237,7 @@ class Scheduler:
         if first is not None:
             budget -= self._add_chunk(rows, first, budget)
         # Few are split, but a retraction may leave one anywhere.
-        for running in [r for r in self.turns.members(turn) if r.num_computed < r.prefill_end and r is not first]:
+        for running in [r for r in self.turns.prefilling(turn) if r is not first]:
             if budget > 0:
                 budget -= self._add_chunk(rows, running, budget)
         if len(self.waiting):
@@ -264,7 +269,7 @@ class Scheduler:
     def _admit(self, request: Request, prefix: Prefix) -> None:
         request.status = RequestStatus.RUNNING
         self.running.add(request)
-        request.prefill_end = len(request.token_ids)
+        request.begin_prefill()
         self.cache.admit(request, prefix)
         request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
         if request.scheduled is None:
@@ -283,54 +288,49 @@ class Scheduler:
         if count <= 0:
             return 0
         self.cache.grow(request, start + count)
-        request.num_computed += count
+        request.note_computed(start + count)
         self.cache.share(request)
         samples = not request.is_prefilling
         if samples:
-            request.num_unread += 1
+            request.note_unread(1)
         rows.append(ScheduledRow(request, start, count, samples, revision=request.revision))
         return count
 
     # Decode
 
-    def _take_decoding(self, turn: ScheduleTurn) -> list[Request]:
-        """Requests that can decode, each with room for one more token."""
-        size = self.cache.page_size
-        members = self.turns.decoders(turn, self.buckets)  # plain: this runs for each request at each step
-        ready = [r for r in members if r.prefill_end <= r.num_computed < r.max_computed]
-        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
-        if len(growing) > self.cache.num_available_columns:
-            # Who may have a page less than it seems waits for its tokens to be read.
-            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
-            ready = [r for r in ready if r not in unsure]
-        if len(growing) > self.cache.num_available_columns:
-            self.retractor.make_room(growing, self.kv_budget.ratio)
-            ready = [r for r in ready if r.status is RequestStatus.RUNNING]
-        for request in growing:
-            if request.status is RequestStatus.RUNNING:
-                grown = self.cache.grow(request, min(request.most_computed + 1, request.max_computed))
-                assert grown, "retraction left too few pages"
-        return ready
+    def _take_decoding(self, turn: ScheduleTurn) -> Slots:
+        """Slots of requests that can decode, each with room for one more token."""
+        slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
+        unfree = columns.computed[slots] + columns.unsure[slots] >= columns.free_until[slots]
+        return self.retractor.give_pages(columns, slots, unfree) if np.count_nonzero(unfree) else slots
 
-    def _decode(self, decoding: list[Request]) -> ScheduledBatch | None:
+    def _decode(self, decoding: Slots) -> ScheduledBatch | None:
         self.prefilled_last = False
-        if not decoding:
+        columns, limits = self.running.columns, self.limits
+        if not len(decoding):
             return None
-        if self.limits.num_drafts and (drafting := draft_rows(decoding, self.buckets, self.limits, self.cache)):
-            return self._batch("verify", drafting, len(drafting))
-        if self.limits.num_decode_steps == 1:
-            return self._batch("decode", [decode_row(request, 1) for request in decoding], len(decoding))
-        if any(request.constraint is not None for request in decoding):  # each mask depends on the token before it
-            decoding = sorted(decoding, key=lambda request: request.num_output_tokens)
-            decoding = decoding[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
-            return self._batch("prefill", [decode_row(request, 1) for request in decoding], len(decoding))
-        return self._batch("decode", long_rows(decoding, self.limits, self.cache), len(decoding))
+        if limits.num_drafts:
+            drafting = draft_rows(decoding, columns, self.buckets, limits, self.cache)
+            if drafting is not None:
+                return self._batch("verify", drafting, [])
+        if limits.num_decode_steps == 1:
+            return self._batch("decode", self._rows(decoding), [])
+        if columns.constrained(decoding).any():  # each mask depends on the token before it
+            order = np.argsort([request.num_output_tokens for request in columns.requests[decoding]], kind="stable")
+            fitting = order[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
+            return self._batch("prefill", self._rows(decoding[fitting]), [])
+        return self._batch("decode", long_rows(decoding, columns, limits, self.cache), [])
 
-    def _batch(self, kind: StepKind, rows: list[ScheduledRow], num_decodes: int) -> ScheduledBatch:
-        self.retractor.note_step(samples=rows[0].samples)  # those that do come first
-        if num_decodes:
+    def _rows(self, slots: Slots) -> DecodeRows:
+        """Of one token each."""
+        return DecodeRows.plan_tokens(self.running.columns, slots, has_drafts=self.limits.num_drafts > 0)
+
+    def _batch(self, kind: StepKind, decodes: DecodeRows, chunks: list[ScheduledRow]) -> ScheduledBatch:
+        samples = bool(len(decodes)) or chunks[0].samples  # those that do come first
+        self.retractor.note_step(samples=samples)
+        if len(decodes):
             self.kv_budget.ratio.decay()
-        return ScheduledBatch(kind, rows, self.cache.take_table_updates(), len(self.waiting), num_decodes)
+        return ScheduledBatch(kind, decodes, chunks, self.cache.take_table_updates(), len(self.waiting))
 
     # Retraction and preemption
 
@@ -350,7 +350,6 @@ class Scheduler:
         """Puts a running request back into the queue, without its pages."""
         self._leave(request)
         request.status = RequestStatus.WAITING
-        request.forget_computed()
         request.wait_mark = self.clock.join_retracted(is_first=not len(self.waiting))
         self.waiting.put_back(request)
 
@@ -358,7 +357,7 @@ class Scheduler:
         """Pages for known tokens that a running request is to compute in one step, if that pays: it takes a step of all
         running requests, and saves this one a step for each token but the first. States have moved on already."""
         pays = request.status is RequestStatus.RUNNING and count > len(self.running)
-        return pays and not self.cache.groups.has_states and self.cache.grow(request, len(request.token_ids) + count)
+        return pays and not self.cache.groups.has_states and self.cache.grow(request, request.num_known_tokens + count)
 
     # Ends
 
@@ -381,6 +380,7 @@ class Scheduler:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
         finish = take_tokens(request, output, self._make_room)
+        request.note_taken()
         if request.status is RequestStatus.WAITING and not request.num_unread:
             request.note_decoding(self.decode_steps)  # retracted before these tokens were read
         if request.first_token is None:

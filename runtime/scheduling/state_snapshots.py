@@ -27,7 +27,9 @@ from palladio.runtime.interface.cache_events import SnapshotHit
 from palladio.runtime.scheduling.radix_cache import RadixCache
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow, SnapshotCopy, StateCopies
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.state_copies import SnapshotCopy, StateCopies
+from palladio.runtime.scheduling.step_rows import ScheduledRow
 from palladio.runtime.scheduling.tree_snapshots import TreeSnapshots
 
 MOST_ALONG = 2  # one slot in so many at most goes along with requests that decode
@@ -121,7 +123,11 @@ class StateSnapshots:
     def plan(self, batch: ScheduledBatch) -> StateCopies:
         """What a step copies, whose rows are final; it is the next one that the device runs."""
         restores, self._restores = self._restores, []
-        copies = [] if self._is_closed else [copy for row in batch.rows if (copy := self._plan_row(row)) is not None]
+        copies: list[SnapshotCopy] = []
+        if not self._is_closed:
+            ends = [*batch.decodes.ends.tolist(), *(row.start + row.num_tokens for row in batch.chunks)]
+            rows = (batch.row(number) for number, end in enumerate(ends) if end % self._page_size == 0)
+            copies = [copy for row in rows if (copy := self._plan_row(row)) is not None]
         return StateCopies(restores, copies)
 
     def confirm(self, copies: StateCopies) -> None:
@@ -174,9 +180,9 @@ class StateSnapshots:
         yield from (place for place in (held.known, last) if place >= first)
 
     def _plan_row(self, row: ScheduledRow) -> SnapshotCopy | None:
-        """The copy that a step makes of a row's state."""
+        """The copy that a step makes of the state of a row that ends with a page."""
         held, end = self._held.get(row.request), row.start + row.num_tokens
-        if held is None or end % self._page_size:
+        if held is None:
             return None
         if row.decodes:
             return self._plan_along(row.request, held, end)

@@ -180,22 +180,22 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _SCHEDULER,
-        "r.num_computed + r.num_unsure >= len(r.pages)",
-        "r.num_computed >= len(r.pages)",
+        "columns.computed[slots] + columns.unsure[slots] >=",
+        "columns.computed[slots] >=",
         SCHEDULING,
     ),
     Fault(
         "pages for drafts are reserved by the lower bound",
         _ROOM + "drafts.py",
-        "min(request.most_computed + 1 + count",
-        "min(request.num_computed + 1 + count",
+        "np.minimum(computed + columns.unsure[slots], most)",
+        "np.minimum(computed, most)",
         SCHEDULING,
     ),
     Fault(
         "reading a step corrects no bound",
-        _ROOM + "scheduled_batch.py",
-        "        if self.num_drafts:\n            self.request.correct(",
-        "        if self.num_drafts > 9:\n            self.request.correct(",
+        _ROOM + "step_rows.py",
+        "        if self.has_drafts and counts is not None:",
+        "        if self.has_drafts and counts is None:",
         SCHEDULING,
     ),
     # Groups of layers with a window
@@ -209,8 +209,8 @@ FAULTS = (
     Fault(
         "window pages are given back before the step is final",
         _SCHEDULER,
-        "        request.num_computed += count\n        self.cache.share(request)\n",
-        "        request.num_computed += count\n        self.cache.share(request)\n"
+        "        request.note_computed(start + count)\n        self.cache.share(request)\n",
+        "        request.note_computed(start + count)\n        self.cache.share(request)\n"
         "        self.cache.slide([request])\n",
         WINDOWS,
     ),

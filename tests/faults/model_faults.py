@@ -1,5 +1,6 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.column_faults import COLUMN_FAULTS
 from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
@@ -332,6 +333,7 @@ MODEL_FAULTS = (
     ),
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
+    *COLUMN_FAULTS,
     *SNAPSHOT_FAULTS,
     *FAMILY_FAULTS,
 )

@@ -95,7 +95,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a request computes two chunks of its prompt in a step",
         _ROOM + "scheduler.py",
-        " and r is not first]",
+        " if r is not first]",
         "]",
         SNAPSHOTS,
     ),

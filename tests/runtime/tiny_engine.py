@@ -16,7 +16,8 @@ from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob
+from palladio.runtime.interface.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.timeline import Timeline
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
@@ -175,8 +176,8 @@ class Collector:
     def step(self) -> None:
         self.take(self.core.step())
 
-    def take(self, outputs: list[TokenOutput]) -> None:
-        for output in outputs:
+    def take(self, outputs: Sequence[NewTokens]) -> None:
+        for output in by_request(outputs):
             if output.request_id.startswith("cache self-check"):
                 continue  # every front ignores ids that it does not know
             self.tokens[output.request_id] += output.token_ids

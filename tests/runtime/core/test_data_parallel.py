@@ -15,6 +15,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Req
 from palladio.runtime.interface.grammar_spec import Grammar
 from palladio.runtime.interface.messages import EngineStats
 from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.interface.step_tokens import by_request
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.collective_lines import collectives_by_kind
@@ -173,7 +174,7 @@ def embed(folder: str, dp_size: int, flags: dict[str, Any]) -> list[list[float]]
         prompt = random_prompt(length, number)
         core.add(GenerationRequest(str(number), prompt, params, (), 0.0, RequestOptions()))
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             assert output.embedding is not None
             vectors[output.request_id] = memoryview(output.embedding).cast("f").tolist()
     return [vectors[str(number)] for number in range(5)]

@@ -86,8 +86,7 @@ def steer(core: EngineCore, message: ModelMessage) -> ControlReply:
 def steer_into(collector: Collector, message: ModelMessage) -> ControlReply:
     """Likewise while requests run: what was under way is theirs."""
     outputs, reply = collector.core.steer(message)
-    for output in outputs:
-        collector.tokens[output.request_id] += output.token_ids
+    collector.take(outputs)
     return reply
 
 

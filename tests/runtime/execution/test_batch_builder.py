@@ -10,9 +10,11 @@ import pytest
 from palladio.runtime.execution.batch_builder import REPETITION, TEMPERATURE, BatchBuilder, read_batch
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, take_tokens
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledRow
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
 
 STOP = 9
 
@@ -23,7 +25,18 @@ def request(name: str, max_tokens: int = 8, prompt: tuple[int, ...] = (1, 2, 3),
 
 
 def batch(kind, rows: list[ScheduledRow]) -> ScheduledBatch:
-    return ScheduledBatch(kind, rows, [], 0, sum(row.decodes for row in rows))
+    """Of requests that decode, or prefill."""
+    running = RunningRequests(max(1, len(rows)), page_size=4)
+    decodes = [row for row in rows if row.decodes]
+    for row in decodes:
+        running.add(row.request)
+    num_tokens = np.array([row.num_tokens for row in decodes], np.int64)
+    chunks = [row for row in rows if not row.decodes]
+    return ScheduledBatch(kind, DecodeRows.plan(running.columns, running.slots, num_tokens), chunks, [], 0)
+
+
+def outputs_of(batch: ScheduledBatch, read: SampledRows) -> list[TokenOutput]:
+    return [read.output(number, row.request) for number, row in enumerate(batch.rows)]
 
 
 def stacked(token_ids, is_finite=None, counts=None) -> SampleOutput:
@@ -54,7 +67,9 @@ def test_a_row_of_several_decode_steps_gives_one_output_with_as_many_tokens_as_a
     rows = [ScheduledRow(r, 3, count, samples=True, decodes=True) for r, count in ((a, 3), (b, 2), (c, 3))]
     finite = [[True, True, True, False], [True, True, False, False], [True, False, False, False]]
     tokens = [[4, 5, 6, 0], [14, 15, 16, 0], [24, 25, 26, 0]]  # the last column is padding
-    read = read_batch(batch("decode", rows), stacked(tokens, finite, counts=[3, 2, 3, 0]), None, None)
+    step = batch("decode", rows)
+    rest = np.array([3, 2, 3, 0])
+    read = outputs_of(step, read_batch(step, stacked(tokens, finite, counts=rest), None, None))
     assert [(output.request_id, output.token_ids, output.finish) for output in read] == [
         ("a", [4, 14, 24], None),
         ("b", [5, 15], None),  # that its third would not be finite does not matter
@@ -77,7 +92,8 @@ def test_a_prefill_step_gives_each_row_its_token_its_scores_or_nothing():
     ]
     tops = np.broadcast_to(np.arange(3), (8, 3))
     scores = (jnp.arange(8.0), jnp.asarray(tops), jnp.asarray(tops, jnp.float32), jnp.zeros((8, 1)))
-    first, second, third = read_batch(batch("prefill", rows), stacked([7, 0]), scores, None)
+    step = batch("prefill", rows)
+    first, second, third = outputs_of(step, read_batch(step, stacked([7, 0]), scores, None))
     assert (first.token_ids, first.prompt_logprobs) == ([7], None)
     assert first.logprobs == [TokenLogprob(7, -7.0, ((20, -20.0),))]
     assert second.token_ids == []
@@ -88,7 +104,8 @@ def test_a_prefill_step_gives_each_row_its_token_its_scores_or_nothing():
 def test_of_embeddings_that_are_not_finite_the_request_gets_an_error():
     rows = [ScheduledRow(request(name, 0), 0, 3, samples=True) for name in "ab"]
     vectors = jnp.asarray([[1.0, 2.0], [1.0, jnp.nan], [jnp.nan, jnp.nan]])
-    good, bad = read_batch(batch("prefill", rows), None, None, vectors)
+    step = batch("prefill", rows)
+    good, bad = outputs_of(step, read_batch(step, None, None, vectors))
     assert np.frombuffer(good.embedding or b"", "<f4").tolist() == [1.0, 2.0]
     assert (good.finish, bad.finish, bad.embedding) == (None, NOT_FINITE, None)
 
@@ -99,7 +116,6 @@ def never(_request: Request, _count: int) -> bool:
 
 def test_what_comes_after_the_end_of_a_request_is_dropped():
     one = request("a")
-    one.num_unread = 4
     output = one.output([4, STOP, 5, 6], NOT_FINITE, [TokenLogprob(token, -1.0) for token in (4, STOP, 5, 6)])
     finish = take_tokens(one, output, never)
     assert finish is not None
@@ -112,7 +128,6 @@ def test_what_comes_after_the_end_of_a_request_is_dropped():
 def test_a_token_that_means_nothing_is_no_orderly_end():
     for last in (STOP, 5):
         one = request("a", max_tokens=2)
-        one.num_unread = 2
         output = one.output([4, last], NOT_FINITE)
         assert take_tokens(one, output, never) is NOT_FINITE
         assert output.token_ids == [4, last]
@@ -121,7 +136,8 @@ def test_a_token_that_means_nothing_is_no_orderly_end():
 def test_a_request_for_its_prompt_alone_gets_no_token():
     one = request("a", max_tokens=0, logprobs=1)
     rows = [ScheduledRow(one, 0, 3, samples=True)]
-    (output,) = read_batch(batch("prefill", rows), stacked([7]), None, None)
+    step = batch("prefill", rows)
+    (output,) = outputs_of(step, read_batch(step, stacked([7]), None, None))
     finish = take_tokens(one, output, never)
     assert finish is not None
     assert finish.type == "length"

@@ -19,6 +19,7 @@ from palladio.runtime.interface.outputs import (
     WaitTimes,
 )
 from palladio.runtime.interface.refused_output import RefusedOutputError
+from palladio.runtime.interface.step_tokens import PlainTokens, by_request
 
 DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")
@@ -52,6 +53,22 @@ async def test_those_without_output_are_sent_again_in_order():
     assert table.close("b") == []  # the new engine does not know them
     table.process(StepOutputs([TokenOutput("a-0~0", [8]), TokenOutput("b-0~2", [9])]))
     assert [output.token_ids for output in await waiting.take()] == [[8]]
+
+
+async def test_tokens_alone_stand_among_the_outputs_of_their_message():
+    """One message may hold two steps: a request's plain token comes after its first output, and before its last."""
+    table = RequestTable(None)
+    early, late = begin(table, "a", sample("a~0")), begin(table, "b", sample("b~1"))
+    first = TokenOutput("a~0", [5], times=RequestTimes(100.0), cached_tokens=3, num_retractions=1)
+    last = TokenOutput("b~1", [9], finish=FinishReason("length"))
+    table.process(StepOutputs([TokenOutput("b~1", [4])]))
+    plain = [PlainTokens(["b~1", "gone~2"], [[6], [1]], 1), PlainTokens(["a~0"], [[7, 8]], 2)]
+    assert table.process(StepOutputs([first, last], plain)) == []
+    assert [output.token_ids for output in by_request([first, plain[0], last])] == [[5], [6], [1], [9]]
+    (told,) = await early.take()
+    assert (told.token_ids, told.cached_tokens, told.num_retractions) == ([5, 7, 8], 3, 1)
+    assert (await late.take())[0].token_ids == [4, 6, 9]
+    assert late.is_over
 
 
 async def test_crashes_are_counted_for_those_who_were_there():

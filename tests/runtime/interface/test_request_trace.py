@@ -20,8 +20,9 @@ from palladio.runtime.interface.outputs import (
     TokenOutput,
     WaitTimes,
 )
+from palladio.runtime.interface.step_tokens import NewTokens, by_request
+from palladio.runtime.scheduling.batch_share import QueueTime
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.request import QueueTime
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
@@ -149,7 +150,7 @@ def count_steps(sim: Simulation) -> None:
     """As the engine does it: before the scheduler gets a step's tokens."""
     process = sim.scheduler.process
 
-    def counting(batch: Any, read: Any) -> list[TokenOutput]:
+    def counting(batch: Any, read: Any) -> list[NewTokens]:
         if batch.num_decodes:
             sim.scheduler.count_decoding(DecodeSteps(1, batch.num_decodes, 4))
         return process(batch, read)
@@ -249,7 +250,7 @@ def outputs_of(tiny: TinyEngine, requests: dict[str, tuple[list[int], int]], **f
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0)
         core.add(GenerationRequest(name, prompt, params, (), time.time()))
     while core.has_work:
-        for output in core.step():
+        for output in by_request(core.step()):
             outputs.get(output.request_id, []).append(output)
     outputs["stats"] = [core.stats()]
     return outputs

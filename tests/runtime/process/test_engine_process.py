@@ -32,6 +32,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
 )
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport
@@ -124,7 +125,8 @@ def test_codec_to_engine(message):
                     RequestTimes(1.0, 2.0, None, 3.0),
                 ),
                 TokenOutput("c", [], finish=FinishReason("stop", matched="x")),
-            ]
+            ],
+            [PlainTokens(["d", "e"], [[1], [2, EOS]], place=2)],
         ),
     ],
 )

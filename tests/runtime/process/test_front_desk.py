@@ -17,6 +17,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
 )
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import address, from_engine_codec
 from palladio.runtime.process.front_desk import FrontDesk, FrontsInbox, front_socket
 
@@ -86,6 +87,17 @@ def test_a_step_is_divided_and_answers_go_to_who_asked(desk):
     desk.desk.emit(EngineBusy("compiling"))
     assert [desk.heard(number) for number in (1, 2, 300)] == [EngineBusy("compiling")] * 3
     assert desk.told == [EngineBusy("compiling")]
+
+
+def test_plain_tokens_are_divided_and_keep_their_place(desk):
+    desk.add("a~1.0", "b~2.0", "c~1.1")
+    plain = [PlainTokens(["a~1.0", "gone~1.9", "b~2.0"], [[1], [2], [3, 4]], 1), PlainTokens(["c~1.1"], [[5]], 2)]
+    first, last = TokenOutput("c~1.1", [6]), TokenOutput("a~1.0", [7], finish=FinishReason("length"))
+    desk.desk.emit(StepOutputs([first, last], plain))
+    assert desk.heard(1) == StepOutputs(
+        [first, last], [PlainTokens(["a~1.0"], [[1]], 1), PlainTokens(["c~1.1"], [[5]], 2)]
+    )
+    assert desk.heard(2) == StepOutputs([], [PlainTokens(["b~2.0"], [[3, 4]], 0)])
 
 
 def test_what_has_ended_is_sent_to_nobody(desk):

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -11,11 +11,13 @@ from palladio.runtime.execution.logprob_reader import num_scored
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.step_tokens import by_request
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledRow, SchedulerLimits
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.step_rows import SampledRows, ScheduledRow
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
@@ -187,7 +189,7 @@ class Simulation:
             done, tokens = self.in_flight.popleft()
             if self.seconds_of is not None:
                 self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
-            self._take(self.scheduler.process(done, list(map(self._read, done.rows, tokens))))
+            self._take(by_request(self.scheduler.process(done, self._read(done, tokens))))
 
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):
@@ -196,8 +198,10 @@ class Simulation:
                 return
         raise AssertionError(f"not done after {max_steps} steps")
 
-    def _read(self, row: ScheduledRow, sampled: list[int]) -> TokenOutput:
-        return row.request.output(sampled, prompt_logprobs=self._scores(row))
+    def _read(self, batch: ScheduledBatch, tokens: list[list[int]]) -> SampledRows:
+        scored = ((number, row, self._scores(row)) for number, row in enumerate(batch.rows))
+        outputs = {n: row.request.output(tokens[n], prompt_logprobs=of) for n, row, of in scored if of is not None}
+        return sampled_rows(tokens[: batch.num_sampled_rows], outputs)
 
     def _take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
@@ -320,6 +324,16 @@ class Simulation:
         page = self.tables[slot][table * self.groups.num_columns + position // self.page_size]
         assert page != 0
         return page, position % self.page_size
+
+
+def sampled_rows(tokens: list[list[int]], alone: Mapping[int, TokenOutput] = {}) -> SampledRows:
+    """What the device gave: of each row as many tokens as any has, and how many are its own."""
+    counts = np.array(list(map(len, tokens)), np.int64)
+    token_ids = np.full((len(tokens), max([1, *counts])), 555, np.int32)
+    for row, own in zip(token_ids, tokens, strict=True):
+        row[: len(own)] = own
+    is_one_each = bool((counts == 1).all())  # then the device does not count
+    return SampledRows(token_ids, None if is_one_each else counts, alone)
 
 
 def page_groups(page_size: int, windows: Collection[tuple[int, int]], *, keeps_all: bool = True) -> PageGroups:

@@ -6,12 +6,14 @@ from typing import Any
 from palladio.runtime.core.step_logger import StepLogger
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import EngineStats
+from palladio.runtime.interface.step_tokens import by_request
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledRow, ScheduledStep
-from tests.runtime.scheduling.scheduler_sim import Simulation
+from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.step_rows import ScheduledRow
+from tests.runtime.scheduling.scheduler_sim import Simulation, sampled_rows
 
 
 class Driver:
@@ -63,8 +65,8 @@ class Driver:
 
     def _read(self, step: ScheduledStep) -> None:
         self.scheduler.turns.note(step, 0.01, self.scheduler.buckets)
-        read = [[row.request.output([7] * num_read(row)) for row in batch.rows] for _, batch in step.parts]
-        for output in self.scheduler.process(step, read):
+        read = [sampled_rows([[7] * num_read(row) for row in batch.rows if row.samples]) for _, batch in step.parts]
+        for output in by_request(self.scheduler.process(step, read)):
             self.tokens[output.request_id] += output.token_ids
             if output.finish is not None:
                 self.finished[output.request_id] = len(self.tokens[output.request_id])

@@ -2,50 +2,80 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.outputs import DecodeSteps
+from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
+from palladio.runtime.scheduling.request import Request, RequestStatus, take_tokens
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.scheduling.simulated_model import EOS, ScriptedConstraint
 
 
-def decoding() -> Request:
+def decoding(**params: Any) -> Request:
     """It has one of four tokens, and a dispatched step samples the next one."""
-    given = GenerationRequest("a", [1, 2, 3], SamplingParams(max_tokens=4, seed=0), [EOS], 0.0)
-    request = Request.of(given)
-    request.status, request.slot = RequestStatus.RUNNING, 1
+    params = {"max_tokens": 4, "seed": 0, **params}
+    options = RequestOptions(timeline=params.pop("timeline", False))
+    stop_ids = params.pop("stop_ids", [EOS])
+    request = Request.of(GenerationRequest("a", [1, 2, 3], SamplingParams(**params), stop_ids, 0.0, options))
+    request.status = RequestStatus.RUNNING
+    RunningRequests(2, page_size=4).add(request)
     request.first_token, request.decode_mark = 1.0, DecodeSteps()
-    request.token_ids.append(4)
-    request.num_unread = 1
+    request.append_token(4)
+    request.note_taken()
+    request.note_unread(1)
     return request
+
+
+def takes(request: Request, tokens: list[int], count: int | None = None, *, alone: bool = False) -> bool:
+    """Whether the columns take the tokens of its row. Args: count: how many are its own."""
+    columns = request.columns or RunningRequests(2, page_size=4).columns
+    counts = None if count is None else np.array([count])
+    slots = np.array([request.slot or 1])
+    return bool(columns.take_tokens(slots, np.array([tokens], np.int32), counts, [0] * alone)[0])
 
 
 def test_a_token_from_which_nothing_follows_is_taken_at_once():
     request = decoding()
-    output = request.output([5])
-    assert request.take_token(output)
-    assert (request.token_ids, request.num_unread, output) == ([1, 2, 3, 4, 5], 0, request.output([5]))
+    assert takes(request, [5])
+    assert (request.token_ids, request.num_unread) == ([1, 2, 3, 4, 5], 0)
+
+
+def test_so_are_several_and_those_behind_them_are_not_its_own():
+    for count, expected in ((0, []), (2, [5, 6])):
+        request = decoding(max_tokens=9)
+        assert takes(request, [5, 6, EOS], count)
+        assert (request.num_known_tokens, request.num_unread) == (4 + count, 0)
+        assert request.token_ids == [1, 2, 3, 4, *expected]
 
 
 def read_last(request: Request) -> None:
-    request.token_ids += [5, 6]
+    request.append_token(5)
+    request.append_token(6)
 
 
 def constrain(request: Request) -> None:
     constraint: Constraint = ScriptedConstraint()  # type: ignore[assignment]
     request.constraint = constraint
+    request.note_taken()
+
+
+def forget_decoding(request: Request) -> None:
+    request.decode_mark = None
+    request.note_taken()
 
 
 SPECIAL: dict[str, Callable[[Request], None]] = {
-    "its first, or the first since it was retracted": lambda request: setattr(request, "decode_mark", None),
-    "retracted": lambda request: setattr(request, "slot", 0),
+    "its first, or the first since it was retracted": forget_decoding,
+    "retracted": Request.leave_slot,
     "its last": read_last,
     "of a grammar": constrain,
+    "of a step before others were forced": Request.void,
 }
 
 
@@ -53,25 +83,59 @@ SPECIAL: dict[str, Callable[[Request], None]] = {
 def test_a_token_from_which_something_follows_is_not(change):
     request = decoding()
     change(request)
-    before = copy.copy(request.token_ids)
-    assert not request.take_token(request.output([5]))
-    assert (request.token_ids, request.num_unread) == (before, 1)
+    before, num_unread = copy.copy(request.token_ids), request.num_unread
+    assert not takes(request, [5])
+    assert (request.token_ids, request.num_unread) == (before, num_unread)
 
 
-def test_neither_are_several_tokens_an_end_and_one_that_means_nothing():
-    request = decoding()
-    outputs = [request.output([]), request.output([5, 6]), request.output([EOS]), request.output([5], NOT_FINITE)]
-    assert [request.take_token(output) for output in outputs] == [False] * 4
+@pytest.mark.parametrize("asked", [{"logprobs": 0}, {"timeline": True}, {"stop_ids": range(100, 109)}], ids=str)
+def test_nor_is_one_of_a_request_that_is_told_more_than_tokens_or_has_many_stop_ids(asked):
+    request = decoding(**asked)
+    assert not takes(request, [5])
+    assert request.token_ids == [1, 2, 3, 4]
+
+
+def test_neither_are_an_end_and_one_that_means_nothing():
+    request = decoding(max_tokens=9)
+    assert not takes(request, [EOS])
+    assert not takes(request, [5, EOS], 2)
+    assert not takes(request, [5], alone=True)
     assert (request.token_ids, request.num_unread) == ([1, 2, 3, 4], 1)
 
 
 def test_a_token_may_be_taken_at_once_just_as_long_as_the_long_way_ends_nothing():
     short, long = decoding(), decoding()
     for token in (5, 6, 7):
-        short.num_unread = long.num_unread = 1
-        taken = short.take_token(short.output([token]))
+        short.note_unread(1)
+        taken = takes(short, [token])
         assert taken == (take_tokens(long, long.output([token]), lambda _request, _count: False) is None)
     assert short.token_ids == [1, 2, 3, 4, 5, 6]
+
+
+def test_tokens_that_only_the_columns_have_are_never_more_than_they_hold():
+    request = decoding(max_tokens=2000, stop_ids=[])
+    expected = list(request.token_ids)
+    for token in range(1000):
+        request.note_unread(1)
+        if not takes(request, [token]):
+            take_tokens(request, request.output([token]), lambda _request, _count: False)
+            request.note_unread(-1)
+            request.note_taken()
+        expected.append(token)
+        assert request.num_known_tokens == len(expected)
+    assert request.token_ids == expected
+
+
+def test_who_loses_its_slot_keeps_its_tokens_and_what_is_unread_of_it():
+    request = decoding()
+    assert takes(request, [5])
+    request.note_unread(2)
+    request.leave_slot()
+    assert (request.token_ids, request.num_known_tokens, request.num_unread) == ([1, 2, 3, 4, 5], 5, 2)
+    request.void()
+    running = RunningRequests(1, page_size=4)
+    running.add(request)
+    assert (request.token_ids, request.num_computed, request.num_unread, request.revision) == ([1, 2, 3, 4, 5], 0, 0, 1)
 
 
 def test_both_ways_give_the_same_outputs(monkeypatch):
@@ -85,5 +149,5 @@ def test_both_ways_give_the_same_outputs(monkeypatch):
         return {name: (tokens, sim.finished[name].finish) for name, tokens in sim.outputs.items()}  # type: ignore[misc]
 
     short = outputs()
-    monkeypatch.setattr(Request, "take_token", lambda _request, _output: False)
+    monkeypatch.setattr(Request, "plain_until", 0)
     assert outputs() == short

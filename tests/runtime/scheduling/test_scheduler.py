@@ -7,10 +7,11 @@ import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.scheduling.waiting_queue import Deadlines
-from tests.runtime.scheduling.scheduler_sim import STOP, Simulation, check
+from tests.runtime.scheduling.scheduler_sim import STOP, Simulation, check, sampled_rows
 from tests.runtime.scheduling.simulated_model import EOS, expected_output
 
 
@@ -299,7 +300,9 @@ def test_what_is_not_finite_does_not_stay_in_the_cache() -> None:
     batch = sim.scheduler.schedule()
     assert batch is not None
     assert sim.cache.stats().num_cached_tokens == 12
-    (output,) = sim.scheduler.process(batch, [batch.rows[0].request.output([1], NOT_FINITE)])
+    read = sampled_rows([[1]], {0: batch.rows[0].request.output([1], NOT_FINITE)})
+    (output,) = sim.scheduler.process(batch, read)
+    assert isinstance(output, TokenOutput)
     assert output.finish is NOT_FINITE
     assert output.times is not None
     assert output.times.finished is not None

@@ -100,7 +100,7 @@ def test_lpm_leaves_the_last_token_to_compute() -> None:
     assert queue.take() is whole
     fill(queue, whole)
     queue.refresh()
-    whole.token_ids = whole.token_ids[: 2 * PAGE_SIZE]
+    whole.listed_ids = whole.token_ids[: 2 * PAGE_SIZE]
     assert queue.take().given.request_id == "d"
 
 

@@ -1,0 +1,179 @@
+"""What changes at every step of the requests that run: numpy columns, with a row for each slot.
+
+A step of many requests that only decode costs a few operations on columns. Python looks at a row only where something
+may happen. When that is, two columns say:
+
+    free_until    a token may be planned while its request has fewer tokens in the cache than that, at most: its pages
+                  hold it, and it is not complete. 0 while it prefills
+    plain_until   read tokens are taken while their request then has no more than that, and none of them is a stop id.
+                  0 before its first token is read, and where each token has to be looked at (a grammar, logprobs …)
+
+A slot's rows are read in the order in which they were planned, and a request's first one always by Python. So while
+`plain_until` is over 0, no unread row of the slot is another request's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Slots = npt.NDArray[np.intp]
+Counts = npt.NDArray[np.int64]
+TokenIds = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+Objects = npt.NDArray[np.object_]
+
+RECENT = 128  # tokens of a request that only the columns have, at most
+MAX_STOP_IDS = 8  # of a request whose tokens are not looked at one by one
+
+
+class SlotColumns:
+    """Slot 0 is nobody's: all of it is 0.
+
+    How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far a
+    request's keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
+
+        computed ≤ tokens in the cache ≤ computed + unsure
+
+    Args:
+        num_slots: that requests may hold.
+        page_size: tokens a page.
+
+    Attributes:
+        requests: who holds the slot; None: nobody. request_ids: theirs.
+        computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many
+            at least. unsure: tokens that there may be beyond those.
+        known: the prompt's tokens and those that the host has read.
+        unread: dispatched rows that sample for it and have not been read yet.
+        revision: that of rows whose tokens are to be read, see Request.void.
+        max_computed: see Request.
+        free_until, plain_until: see above.
+        stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
+        recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
+    """
+
+    def __init__(self, num_slots: int, page_size: int) -> None:
+        self.page_size = page_size
+        self.requests: Objects = np.full(num_slots + 1, None, object)
+        self.request_ids: Objects = np.full(num_slots + 1, "", object)
+        self._numbers = np.zeros((8, num_slots + 1), np.int64)
+        self.computed, self.unsure, self.known, self.unread = self._numbers[:4]
+        self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
+        self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
+        self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
+
+    def take_slot(
+        self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
+    ) -> None:
+        """A request gets the slot; nothing of it is computed."""
+        self.requests[slot], self.request_ids[slot] = request, request_id
+        self.known[slot], self.max_computed[slot] = known, max_computed
+        own = stop_ids[:MAX_STOP_IDS]
+        self.stop_ids[slot, : len(own)] = own
+        self.stop_ids[slot, len(own) :] = -1
+
+    def set_unread(self, slot: int, unread: int, revision: int) -> None:
+        """Args: as the attributes."""
+        self.unread[slot], self.revision[slot] = unread, revision
+
+    def set_computed(self, slot: int, count: int) -> None:
+        self.computed[slot] = count
+
+    def set_free_until(self, slot: int, count: int) -> None:
+        self.free_until[slot] = count
+
+    def set_plain_until(self, slot: int, count: int) -> None:
+        self.plain_until[slot] = count
+
+    def add_known(self, slot: int) -> None:
+        """One more token is known."""
+        self.known[slot] += 1
+
+    def add_unread(self, slots: Slots | int, change: int) -> None:
+        """So many more rows are to be read."""
+        self.unread[slots] += change
+
+    def void(self, slot: int) -> None:
+        """No row that is planned is to be read."""
+        self.revision[slot] += 1
+        self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
+
+    def leave_slot(self, slot: int) -> None:
+        """The slot is nobody's."""
+        self.requests[slot], self.request_ids[slot] = None, ""
+        self._numbers[:, slot] = 0
+
+    def tokens_from(self, slot: int, begin: int) -> list[int]:
+        """Known tokens of the slot's request, from this number on."""
+        tokens: list[int] = self.recent[slot, np.arange(begin, self.known[slot]) % RECENT].tolist()
+        return tokens
+
+    def constrained(self, slots: Slots) -> Mask:
+        """Which slots' requests have a grammar."""
+        mask: Mask = self.plain_until[slots] == 0
+        for place in np.flatnonzero(mask).tolist():
+            mask[place] = self.requests[slots[place]].constraint is not None
+        return mask
+
+    def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
+        """A row of each slot is planned that samples after each of its tokens.
+
+        Args:
+            num_drafts: those of its tokens that may be wrong; None: no row of the engine ever has any.
+
+        Returns:
+            Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
+        """
+        starts: Counts = self.computed[slots]
+        self.unread[slots] += 1
+        if num_drafts is None:
+            self.computed[slots] = starts + num_tokens
+            return starts
+        self.computed[slots] = starts + num_tokens - num_drafts
+        unsure = self.unsure[slots]
+        self.unsure[slots] = unsure + num_drafts
+        return np.where(unsure > 0, np.minimum(starts + unsure, self.max_computed[slots] - 1), starts)
+
+    def correct(
+        self, slots: Slots | int, num_tokens: Counts | int, num_drafts: Counts | int, counts: Counts | int
+    ) -> None:
+        """Corrects the bounds: rows that were planned so have `counts` tokens."""
+        computed = self.computed[slots] + counts - (num_tokens - num_drafts)
+        # a row after it may have nothing left to compute
+        self.computed[slots] = np.minimum(computed, self.max_computed[slots])
+        self.unsure[slots] -= num_drafts
+
+    def take_tokens(self, slots: Slots, token_ids: TokenIds, counts: Counts | None, alone: Sequence[int]) -> Mask:
+        """Takes the tokens of rows that decode, as far as nothing follows from them; the others change nothing.
+
+        Args:
+            token_ids: i32[B, N]. counts: of each row, how many of them are its own; None: all.
+            alone: rows that are not taken in any case.
+
+        Returns:
+            Which rows it has taken: they are read.
+        """
+        number = token_ids.shape[1]
+        known: Counts = self.known[slots]
+        after = known + (number if counts is None else counts)
+        taken: Mask = after <= self.plain_until[slots]
+        stops = token_ids[:, :, None] == self.stop_ids[slots][:, None]
+        if np.count_nonzero(stops):  # a quarter of the time of any()
+            if counts is not None:
+                stops &= (np.arange(number) < counts[:, None])[:, :, None]
+            taken &= ~stops.any(axis=(1, 2))
+        if alone:
+            taken[alone] = False
+        if np.count_nonzero(taken) < len(taken):
+            slots, known, after, token_ids = slots[taken], known[taken], after[taken], token_ids[taken]
+            counts = None if counts is None else counts[taken]
+        if counts is None:
+            for step in range(number):
+                self.recent[slots, (known + step) % RECENT] = token_ids[:, step]
+        else:
+            rows, steps = np.nonzero(np.arange(number) < counts[:, None])
+            self.recent[slots[rows], (known[rows] + steps) % RECENT] = token_ids[rows, steps]
+        self.known[slots] = after
+        self.unread[slots] -= 1
+        return taken

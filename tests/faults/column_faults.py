@@ -1,0 +1,52 @@
+"""Faults of columns: tokens that are taken or told without a look."""
+
+from tests.faults.fault import Fault
+
+_COLUMNS = "runtime/scheduling/slot_columns.py"
+REQUEST = ("tests/runtime/scheduling/test_request.py",)
+TABLE, DESK = ("tests/runtime/front/test_request_table.py",), ("tests/runtime/process/test_front_desk.py",)
+
+COLUMN_FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "a stop token is taken without a look",
+        _COLUMNS,
+        "            taken &= ~stops.any(axis=(1, 2))\n",
+        "            pass\n",
+        REQUEST,
+    ),
+    Fault(
+        "a token that means nothing is taken",
+        _COLUMNS,
+        "            taken[alone] = False\n",
+        "            pass\n",
+        REQUEST,
+    ),
+    Fault(
+        "columns hold more tokens than they have room for",
+        "runtime/scheduling/request.py",
+        "len(self.listed_ids) + RECENT",
+        "len(self.listed_ids) + 2 * RECENT",
+        REQUEST,
+    ),
+    Fault(
+        "who loses its slot loses tokens",
+        "runtime/scheduling/request.py",
+        "        known = self.token_ids\n",
+        "        known = self.listed_ids\n",
+        REQUEST,
+    ),
+    Fault(
+        "plain tokens come before all other outputs of their message",
+        "runtime/front/request_table.py",
+        "self._process(message.outputs[begin : plain.place], stopped)\n            begin = plain.place",
+        "self._process(message.outputs[begin:begin], stopped)",
+        TABLE,
+    ),
+    Fault(
+        "a front gets plain tokens of another's requests",
+        "runtime/process/front_desk.py",
+        "token_ids = [plain.token_ids[number] for number in numbers]",
+        "token_ids = plain.token_ids[: len(numbers)]",
+        DESK,
+    ),
+)
