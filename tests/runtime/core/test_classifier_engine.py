@@ -64,7 +64,7 @@ def classify(core: EngineCore, texts: list[list[int]]) -> np.ndarray:
         core.add(GenerationRequest(str(index), prompt, EMBEDDING_PARAMS, (), 0.0))
     found: dict[str, TokenOutput] = {}
     while core.has_work:
-        found |= {output.request_id: output for output in core.step()}
+        found |= {output.request_id: output for output in core.step() if isinstance(output, TokenOutput)}
     stats = core.stats(check_integrity=True)
     assert stats.integrity_error is None
     return np.stack([np.frombuffer(found[str(index)].embedding or b"", "<f4") for index in range(len(texts))])

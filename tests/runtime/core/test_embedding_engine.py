@@ -65,6 +65,7 @@ def finish(core: EngineCore) -> dict[str, TokenOutput]:
         if not core.has_work:
             break
         for output in core.step():
+            assert isinstance(output, TokenOutput)
             assert output.request_id not in found, "there is one output"
             assert output.finish is not None
             found[output.request_id] = output

@@ -137,4 +137,4 @@ def test_a_front_that_has_ended_takes_all_its_requests_along_and_those_that_come
 
 def test_every_part_of_a_step_is_divided():
     """A part of StepOutputs that the desk does not know of would get to nobody."""
-    assert [field.name for field in dataclasses.fields(StepOutputs)] == ["outputs"]
+    assert [field.name for field in dataclasses.fields(StepOutputs)] == ["outputs", "plain"]
