@@ -38,7 +38,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def tick() -> None:
         now[0] += TICK
 
-    monkeypatch.setattr("palladio.runtime.scheduling.request.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palladio.runtime.scheduling.batch_share.time.perf_counter", lambda: now[0])
     return tick
 
 
