@@ -23,8 +23,8 @@ FRONT_FAULTS = (
     Fault(
         "a request that has ended is still known",
         "runtime/process/front_desk.py",
-        "if output.finish is not None:\n                del fronts",
-        "if output.finish is not None and not output.token_ids:\n                del fronts",
+        "if output.finish is not None:\n                del self._fronts",
+        "if output.finish is not None and not output.token_ids:\n                del self._fronts",
         _DESK,
     ),
     Fault(
@@ -58,8 +58,8 @@ FRONT_FAULTS = (
     Fault(
         "a duplicate id ends the engine",
         "runtime/core/engine_core.py",
-        "if self._scheduler.find(name) is not None or self._grammars.has(name):",
-        "if self._grammars.has(name):",
+        "if self._scheduler.find(name) is not None or name in self._grammars.waiting:",
+        "if name in self._grammars.waiting:",
         ("tests/runtime/core/test_engine_core.py",),
     ),
     Fault(

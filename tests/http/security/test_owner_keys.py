@@ -12,7 +12,7 @@ from palladio.http.app import create_app
 from palladio.http.security.callers import ADMIN, ApiKeys, Caller, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.schema import SCHEMA
+from palladio.http.storage.schema import CHANGES, SCHEMA
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError
 from tests.fake_engine import FakeEngine
@@ -105,7 +105,7 @@ def test_a_database_of_the_time_before_owners_opens(tmp_path: Path) -> None:
         storage.close()
     new = sqlite3.connect(folder / "palladio.db")
     assert new.execute("SELECT owner FROM files").fetchall() == [("",)]
-    assert new.execute("PRAGMA user_version").fetchone() == (1,)
+    assert new.execute("PRAGMA user_version").fetchone() == (len(CHANGES),)
     plan = new.execute("EXPLAIN QUERY PLAN SELECT * FROM files WHERE owner = ? ORDER BY position DESC LIMIT 9", ("",))
     assert "files_by_owner" in str(plan.fetchall())
     new.execute("PRAGMA user_version = 99")

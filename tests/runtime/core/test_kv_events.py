@@ -19,7 +19,6 @@ from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ENDPOINT = "inproc://kv-events-of-the-tiny-engine"
 SETTINGS = {"publisher": "zmq", "endpoint": ENDPOINT, "topic": "kv@pod@tiny"}
-CONFIG = json.dumps(SETTINGS)
 PAGE = 4
 
 
@@ -120,16 +119,19 @@ def test_no_one_watches_steps_where_nothing_is_published(tiny: TinyEngine) -> No
     assert core.stats().total.num_event_batches == 0
 
 
-def test_each_rank_has_a_publisher_or_none_has() -> None:
-    config = EngineConfig.from_flags({"model_path": "m", "dp_size": 2, "kv_events_config": CONFIG})
+def test_each_rank_has_a_publisher_or_none_has(endpoint: str) -> None:
+    def config(endpoint: str) -> EngineConfig:
+        words = json.dumps(SETTINGS | {"endpoint": endpoint})
+        return EngineConfig.from_flags({"model_path": "m", "dp_size": 2, "kv_events_config": words})
+
     with zmq.Context.instance().socket(zmq.SUB) as second:
         second.bind(f"{ENDPOINT}_dp1")
         with pytest.raises(ConfigError, match=f"endpoint '{ENDPOINT}_dp1' cannot be used: Address already in use"):
-            open_events(config, 2, PAGE)
-    opened = open_events(config, 2, PAGE)
+            open_events(config(ENDPOINT), 2, PAGE)
+    opened = open_events(config(endpoint), 2, PAGE)
     with zmq.Context.instance().socket(zmq.SUB) as second:
         second.subscribe("kv@")
-        second.connect(f"{ENDPOINT}_dp1")
+        second.connect(f"{endpoint}_dp1")
         for events in opened:
             assert events is not None
             events.send()
