@@ -196,6 +196,8 @@ def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
     if config.file_storage_path is None:
         is_local = url is None
         require(is_local, "--blob-store needs --file-storage-path: a database that stays has to know what is in there")
+        is_own = config.database_url is None
+        require(is_own, "--database-url needs --file-storage-path: a directory that all its servers see")
         return Storage.temporary()
     bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
     given = config.database_url

@@ -7,7 +7,10 @@ _HIDDEN = "***"
 _USER = re.compile(
     r"^([^:]*://[^:@/?#]*):(.*)@", re.DOTALL
 )  # to the last @: a password that is not encoded may have one
-_QUERY = re.compile(r"(?i)([?&][a-z_]*(?:password|secret|token)[a-z_]*=)([^&#]*)")
+_NAME = "[a-z_]*(?:password|secret|token)[a-z_]*"
+_QUERY = re.compile(rf"(?i)([?&]{_NAME}=)([^&#]*)")
+# libpq's other way to write the same, `host=db password=…`, which people may give in a URL's place
+_WORD = re.compile(rf"(?i)((?:^|\s){_NAME}\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL)
 
 
 class SecretUrl:
@@ -19,8 +22,9 @@ class SecretUrl:
 
     def __init__(self, value: str) -> None:
         self.value = value
-        self._shown = _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub(rf"\1:{_HIDDEN}@", value))
-        given = [found[2] for pattern in (_USER, _QUERY) for found in pattern.finditer(value)]
+        shown = _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub(rf"\1:{_HIDDEN}@", value))
+        self._shown = _WORD.sub(rf"\1{_HIDDEN}", shown)
+        given = [found[2] for pattern in (_USER, _QUERY, _WORD) for found in pattern.finditer(value)]
         self._secrets = {form for secret in given if secret for form in (secret, urllib.parse.unquote(secret))}
 
     @property

@@ -153,6 +153,9 @@ class ServeArguments:
         for name in _NOT_HERE:
             if given.get(name) != defaults.get(name):  # by another name of the flag
                 raise _not_here(name)
+        for name, value in (("database_url", http.database_url), ("blob_store", http.blob_store)):
+            is_kept = value is None or http.file_storage_path is not None
+            _require(is_kept, f"{name} needs file_storage_path: a directory that all nodes see")
         if self.options.most_replicas > 1 and http.file_storage_path is not None and http.database_url is None:
             raise ConfigError(
                 "file_storage_path is the folder of one server: leave it out, set database_url for all replicas to "

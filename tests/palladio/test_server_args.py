@@ -204,6 +204,17 @@ def test_keys_on_the_command_line():
     assert line.count("'***'") == 3
 
 
+@pytest.mark.parametrize(
+    "url", ["host=db password=s3cret7", "PGPASSWORD = s3cret7", r"password='s3cret7 \' s3cret7'", r"sslpassword=a\ s3cret7"]
+)
+def test_a_password_in_a_database_url_that_is_none_is_not_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--database-url", url)
+    told = capsys.readouterr().err
+    assert "--database-url must be" in told
+    assert "s3cret7" not in told
+
+
 def test_backends_of_other_platforms_mean_auto_and_warn():
     command = parse("--attention-backend", "fa3")
     assert command.args.execution.attention_backend == "auto"

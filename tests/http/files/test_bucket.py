@@ -113,6 +113,11 @@ async def test_a_bucket_stays_with_the_database_that_began_it(tmp_path: Path) ->
             await files.check()
 
 
+def test_a_shared_database_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match="--database-url needs --file-storage-path"):
+        open_storage(HttpConfig(database_url="postgresql://127.0.0.1:1/palladio"))
+
+
 def test_a_bucket_needs_a_database_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--blob-store needs --file-storage-path"):
         open_storage(HttpConfig(blob_store="s3://bucket/prefix"))

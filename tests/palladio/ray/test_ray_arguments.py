@@ -72,6 +72,8 @@ def test_gpus_and_other_resources_are_reserved_for_each_replica() -> None:
         ({**MODEL, "tpu": "v6e"}, "tpu and tpu_topology need each other"),
         ({**MODEL, "tpu": "v6e", "tpu_topology": "2x2", "num_gpus": 1}, "not both"),
         ({**MODEL, "max_replicas": 2, "file_storage_path": "/x"}, "file_storage_path is the folder of one server"),
+        ({**MODEL, "database_url": "postgresql://db/palladio"}, "database_url needs file_storage_path"),
+        ({**MODEL, "blob_store": "s3://bucket/files"}, "blob_store needs file_storage_path"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict, word: str) -> None:
