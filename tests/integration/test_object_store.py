@@ -144,7 +144,9 @@ def test_a_batch_waits_while_the_store_is_away(
         assert [one["custom_id"] for one in output] == [f"line-{number}" for number in range(50)]
         assert (done.status, errors) == ("completed", [])
         assert http.get(f"/v1/files/{kept}/content").content == CONTENT
-    assert objects(swift, bucket) == {kept, batch.input_file_id, done.output_file_id}
+    # The sweep's look at the bucket, which names its owner, may have been cut off, too.
+    contents = {name for name in objects(swift, bucket) if not name.startswith("palladio-")}
+    assert contents == {kept, batch.input_file_id, done.output_file_id}
 
 
 @pytest.fixture
