@@ -205,7 +205,8 @@ def test_keys_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "url", ["host=db password=s3cret7", "PGPASSWORD = s3cret7", r"password='s3cret7 \' s3cret7'", r"sslpassword=a\ s3cret7"]
+    "url",
+    ["host=db password=s3cret7", "PGPASSWORD = s3cret7", r"password='s3cret7 \' s3cret7'", r"sslpassword=a\ s3cret7"],
 )
 def test_a_password_in_a_database_url_that_is_none_is_not_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
