@@ -19,7 +19,12 @@ DATABASE_AWAY = ErrorBody(
     code="database_unavailable",
     headers={"Retry-After": str(RETRY_AFTER)},
 )
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)  # a standby's, too
+LOST = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,  # a standby's
+    psycopg.errors.IdleInTransactionSessionTimeout,  # this process was stopped for a while; an InternalError in psycopg
+)
 
 # A host that is switched off leaves its connections open: PostgreSQL frees what they hold after this.
 _SERVER_OPTIONS = (

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,25 @@ async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_proce
             while not await is_free(database, "a"):
                 await asyncio.sleep(0.01)
     other.close()
+
+
+async def test_a_transaction_that_stood_still_for_too_long_is_a_503(
+    database: "PostgresqlDatabase", postgres: PostgresServer
+) -> None:
+    import psycopg
+
+    def work(connection: Connection) -> None:
+        add(1)(connection)
+        pid = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()["pid"]
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 20")
+        with psycopg.connect(postgres.url(), autocommit=True) as other:  # as if this process had been stopped meanwhile
+            while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone():
+                time.sleep(0.01)
+
+    with pytest.raises(HttpError) as caught:
+        await database.run(work)
+    assert (caught.value.body.status, caught.value.body.code) == (503, "database_unavailable")
+    assert await numbers(database) == []
 
 
 async def test_subscribers_of_all_servers_hear_of_what_is_committed(
