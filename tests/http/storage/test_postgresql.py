@@ -121,7 +121,7 @@ async def test_a_transaction_that_stood_still_for_too_long_is_a_503(
     import psycopg
 
     def work(connection: Connection) -> None:
-        add(1)(connection)
+        connection.execute("INSERT INTO t VALUES (1, NULL)")
         pid = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()["pid"]
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 20")
         with psycopg.connect(postgres.url(), autocommit=True) as other:  # as if this process had been stopped meanwhile
