@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
@@ -10,12 +11,16 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from palladio.front_process import FAILED, LOADED, READY, SERVING, START, STATE, STOP, FrontRequest
+from palladio.front_process import FAILED, LOADED, PULSE, READY, SERVING, START, STATE, STOP, FrontRequest
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
 from palladio.runtime.process.channel import Ask, Channel, Tell
 from palladio.runtime.process.shared_state import SharedState
 
 _PATIENCE: Final = 5.0  # seconds for the answer of each of several fronts
+_PULSE_INTERVAL: Final = 5.0  # seconds between questions whether a front still answers
+_PULSE_TIMEOUT: Final = 30.0  # seconds without an answer after which a front hangs: see docs/fronts.md
+
+logger = logging.getLogger(__name__)
 
 
 class FrontParent(Protocol):
@@ -79,13 +84,33 @@ class FrontChild:
         return self._process.pid
 
     async def run(self) -> str:
-        """Hears it until it ends; returns how it ended."""
+        """Hears it until it ends, and ends it if it hangs; returns how it ended."""
         listening = asyncio.create_task(self._open.run())
-        code = await self._process.wait()
+        watching = asyncio.create_task(self._watch())
+        try:
+            code = await self._process.wait()
+        finally:
+            watching.cancel()
         await listening
         if code >= 0:
             return f"exit status {code}"
         return f"killed by {signal.Signals(-code).name}"
+
+    async def _watch(self) -> None:
+        """Ends the process when it serves and no longer answers: what others ask of it would wait for ever."""
+        while True:
+            await asyncio.sleep(_PULSE_INTERVAL)
+            if not self.is_serving:
+                continue
+            try:
+                async with asyncio.timeout(_PULSE_TIMEOUT):
+                    await self._open.ask_once(self.number, PULSE)
+            except TimeoutError:
+                logger.error("Front process %d has not answered for %g s and is ended", self.number, _PULSE_TIMEOUT)
+                self.kill()
+                return
+            except PalladioError:
+                return  # the channel has closed: the process ends
 
     def tell(self, kind: str, body: bytes = b"") -> None:
         """See Channel.tell."""

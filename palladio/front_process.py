@@ -39,6 +39,7 @@ from palladio.runtime.telemetry.logs import configure_logging
 EVERY: Final = -1  # to whom a question goes: all other fronts
 DEPARTED: Final = -2  # the last answers of those that have ended
 ABORT_ALL: Final = "abort_all"  # kind of a question
+PULSE: Final = "pulse"  # kind of a question: is the front alive?
 START, STATE, STOP = "start", "state", "stop"  # kinds of what the parent tells
 SERVING, LOADED, READY, FAILED = "serving", "loaded", "ready", "failed"  # kinds of what a front tells
 _LEADER_PATIENCE: Final = 10.0  # seconds
@@ -74,7 +75,7 @@ class _Front:
         self.stop = Stop()
         self.engine = FrontEngine(request.config, self._order, self._note_loaded, request.number)
         self._channel: Channel | None = None
-        self._answerers: dict[str, Answerer] = {ABORT_ALL: self._abort_all}
+        self._answerers: dict[str, Answerer] = {ABORT_ALL: self._abort_all, PULSE: _beat}
         self._leader = 0
         self._is_told = asyncio.Event()  # of the engine's state
         self._elected = asyncio.Event()  # another one with each leader
@@ -188,6 +189,10 @@ async def _serve_until_told(front: _Front, request: FrontRequest, listener: sock
         pass  # the parent knows
     except PalladioError as error:
         front.note_failure(error)
+
+
+async def _beat(question: bytes) -> AsyncIterator[bytes]:
+    yield b""
 
 
 def _end_with_parent(listening: "asyncio.Task[None]") -> None:

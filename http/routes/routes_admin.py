@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
 
 from palladio import __version__
 from palladio.http.generation.context import Context
@@ -16,7 +17,7 @@ from palladio.http.observability.engine_stats import SharedCall
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
-from palladio.http.wire.protocol import RequestId, WireModel
+from palladio.http.wire.protocol import WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
@@ -29,7 +30,7 @@ FAILED = ("dead", "restarting")  # states that say why
 
 
 class AbortRequest(WireModel):
-    rid: RequestId | None = None
+    rid: Annotated[str, Field(max_length=256)] | None = None  # "" from clients that abort all
     abort_all: bool | None = None
 
 
@@ -190,7 +191,7 @@ def _add_control(router: APIRouter, context: Context) -> None:
         caller: CallerOf, body: Annotated[AbortRequest, Depends(JsonBody(AbortRequest))]
     ) -> dict[str, int]:
         """Aborts the caller's requests, by request id or all; an unknown id may have just ended, and is no error."""
-        if body.rid is None and not body.abort_all:
+        if not body.rid and not body.abort_all:
             raise InvalidRequestError("give rid, or abort_all: true", param="rid")
         engine_ids = context.running.engine_ids(caller, None if body.abort_all else body.rid)
         return {"aborted": sum([await engine.abort(engine_id) for engine_id in engine_ids])}

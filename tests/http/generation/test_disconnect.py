@@ -102,4 +102,6 @@ def test_abort_all(http: httpx.Client, engine: FakeEngine) -> None:
     wait_until(lambda: bool(engine._running))
     assert http.post("/abort_request", json={"abort_all": True}).json() == {"aborted": 1}
     thread.join(10)
-    assert http.post("/abort_request", json={}).status_code == 400
+    assert http.post("/abort_request", json={"rid": "", "abort_all": True}).json() == {"aborted": 0}  # as verl sends it
+    for body in ({}, {"rid": ""}, {"rid": "", "abort_all": False}):
+        assert http.post("/abort_request", json=body).status_code == 400
