@@ -58,6 +58,7 @@ def test_all_records_are_copied_once_and_servers_go_on_with_them(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(migration, "_ROWS", 1)  # that are copied at a time
     batch_id = asyncio.run(fill(tmp_path, tokenizer))
     with monkeypatch.context() as patch:  # it breaks off in the middle
         patch.setitem(migration.TABLES, "responses", ("no_such_column",))
