@@ -131,6 +131,7 @@ class FakeEngine:
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
+        self.load_until: Path | None = None  # it loads until there is such a file
         self.num_flushes = 0
         self.num_tokens = 0
         self.profile: ProfileOptions | None = None
@@ -173,6 +174,8 @@ class FakeEngine:
 
     async def wait_ready(self) -> None:
         await asyncio.sleep(self.load_seconds)
+        while self.load_until is not None and not self.load_until.exists():
+            await asyncio.sleep(0.02)
         if self.start_error is not None:
             self.state = "dead"
             self.failure = str(self.start_error)

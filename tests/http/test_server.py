@@ -28,6 +28,7 @@ engine.delay = float(sys.argv[2])
 engine.load_seconds = float(sys.argv[3])
 engine.start_error = ConfigError("no such model") if sys.argv[4] == "fail" else None
 template = "chatml" if sys.argv[4] == "chatml" else None
+engine.load_until = Path("loaded") if sys.argv[4] == "chatml" else None
 sys.exit(serve(engine, HttpConfig(port=0, drain_timeout=20, chat_template=template)))
 """
 
@@ -75,10 +76,13 @@ def launch(tmp_path: Path) -> Iterator[object]:
         process.popen.wait()
 
 
-def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_refuses_new_work(launch) -> None:
+def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_refuses_new_work(
+    launch, tmp_path: Path
+) -> None:
     """The whole life of a server, whose template has no tools."""
-    process = launch(load_seconds=3.0, delay=0.05, mode="chatml")
+    process = launch(delay=0.05, mode="chatml")
     assert httpx.get(process.url + "/health").status_code == 503
+    (tmp_path / "loaded").touch()
     process.wait_ready()
     ready = time.time()
     line = r'\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO:     127\.0\.0\.1:\d+ - "GET /v1/models HTTP/1\.1" 200 OK'
