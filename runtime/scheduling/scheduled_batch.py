@@ -238,6 +238,11 @@ class ScheduledBatch:
         return self.decodes.row(number) if number < num_decodes else self.chunks[number - num_decodes]
 
     @property
+    def rows(self) -> list[ScheduledRow]:
+        """Of all ranks."""
+        return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
+
+    @property
     def requests(self) -> Iterator[Request]:
         """Of all rows."""
         return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
@@ -246,7 +251,7 @@ class ScheduledBatch:
     def num_decodes(self) -> int:
         return len(self.decodes)
 
-    @property
+    @functools.cached_property
     def num_tokens(self) -> int:
         return int(self.decodes.num_tokens.sum()) + sum([row.num_tokens for row in self.chunks])
 
@@ -265,7 +270,7 @@ class ScheduledBatch:
         has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
         return has_chunk or bool(self.decodes.columns.constrained(self.decodes.slots).any())
 
-    @property
+    @functools.cached_property
     def num_sampled_rows(self) -> int:
         return len(self.decodes) + sum([row.samples for row in self.chunks])
 
@@ -291,11 +296,6 @@ class ScheduledStep:
         return self.parts[0][1].kind
 
     @property
-    def rows(self) -> list[ScheduledRow]:
-        """Of all ranks."""
-        return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
-
-    @property
     def requests(self) -> Iterator[Request]:
         """Of all rows."""
         return itertools.chain.from_iterable(batch.requests for _, batch in self.parts)
@@ -315,7 +315,7 @@ class ScheduledStep:
         """Of the rank that has most."""
         return max(batch.num_sampled_rows for _, batch in self.parts)
 
-    @property
+    @functools.cached_property
     def is_constrained(self) -> bool:
         """Whether a mask has to be computed for a row that samples."""
         return any(batch.is_constrained for _, batch in self.parts)
