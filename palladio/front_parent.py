@@ -221,9 +221,7 @@ class Parent:
             self._show(front)
 
     def _show(self, front: FrontChild) -> None:
-        serving = [number for number, one in self._fronts.items() if one.is_serving]
-        common = {"is_open": self._is_open, "fronts": serving, "leader": self._leader}
-        front.show(msgspec.structs.replace(self._engine.shared, **common))
+        front.show(msgspec.structs.replace(self._engine.shared, is_open=self._is_open, leader=self._leader))
 
     async def _abort_all(self) -> int:
         answers = await ask_each(self._fronts.values(), ABORT_ALL)

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+import numpy as np
+
 from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.formats.stored_format import (
@@ -23,6 +25,7 @@ from palladio.model.weights.kinds import WeightKind
 
 FLOAT8 = "F8_E4M3"
 _E4M3 = ("e4m3", "float8_e4m3fn")  # DeepSeek's name and MiniMax's
+_NAN, _NEGATIVE_NAN = 0x7F, 0xFF  # the largest byte with a sign, and without: so one pass finds each
 _SCALES = ("F32", "BF16", "F16", "F64")
 SCALE_SUFFIXES = ("_scale_inv", "_scale")  # both are multiplied, whatever the name says
 _OF_ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub")  # static; activations keep their bits
@@ -111,11 +114,13 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
     used = (name, *names, *(other for other in beside if other in tensors))
     kind = WeightKind("float8_e4m3fn", None if block_size is None else block_size[1])
-    return StoredMatrix(used, (tensor, scale), tensor.shape, kind, functools.partial(_unpack, scale, block))
+    return StoredMatrix(used, (tensor, scale), tensor.shape, kind, functools.partial(_unpack, tensor, scale, block))
 
 
-def _unpack(scale: Tensor, block: tuple[int, int], arrays: Sequence[HostArray]) -> FileMatrix:
+def _unpack(tensor: Tensor, scale: Tensor, block: tuple[int, int], arrays: Sequence[HostArray]) -> FileMatrix:
     values, scales = arrays
+    if values.view(np.int8).max(initial=0) == _NAN or values.view(np.uint8).max(initial=0) == _NEGATIVE_NAN:
+        raise CheckpointError(f"{tensor} has weights that are NaN: the checkpoint is damaged, download it again")
     *lead, rows, columns = values.shape
     shape = (*lead, -(-rows // block[0]), -(-columns // block[1]))
     return FileMatrix(values, scales_of(scale, scales).reshape(shape), block)

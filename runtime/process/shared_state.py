@@ -29,7 +29,7 @@ class SharedState(msgspec.Struct, frozen=True):
         info: None: it has never been ready.
         failure: why it is dead or restarting.
         is_open: all fronts have loaded what they need: none of them says "ready" before the others can.
-        fronts: numbers of those that serve. leader: the one of them that does what only one may do; 0: there is none.
+        leader: number of the front that does what only one may do; 0: there is none.
     """
 
     phase: Phase = "starting"
@@ -41,7 +41,6 @@ class SharedState(msgspec.Struct, frozen=True):
     num_restarts: int = 0
     model: ModelState = ModelState()
     is_open: bool = False
-    fronts: list[int] = []
     leader: int = 0
 
 
