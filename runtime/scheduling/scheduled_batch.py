@@ -238,11 +238,6 @@ class ScheduledBatch:
         return self.decodes.row(number) if number < num_decodes else self.chunks[number - num_decodes]
 
     @property
-    def rows(self) -> list[ScheduledRow]:
-        """Of all ranks."""
-        return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
-
-    @property
     def requests(self) -> Iterator[Request]:
         """Of all rows."""
         return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
@@ -294,6 +289,11 @@ class ScheduledStep:
     def kind(self) -> StepKind:
         """That of the batches."""
         return self.parts[0][1].kind
+
+    @property
+    def rows(self) -> list[ScheduledRow]:
+        """Of all ranks."""
+        return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
 
     @property
     def requests(self) -> Iterator[Request]:

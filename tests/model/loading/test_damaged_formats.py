@@ -61,7 +61,7 @@ def broken(array: np.ndarray, value: float) -> np.ndarray:
             r"up_proj\.weight .* is float8, but its scale .* incomplete, down",
         ),
         ("ct float8", "weight_scale", lambda a: broken(a, np.nan), r"up_proj\.weight_scale .* not finite"),
-        ("ct float8", "weight", lambda a: broken(a, np.nan), r"up_proj\.weight .* has weights that are NaN: .* download"),
+        ("ct float8", "weight", lambda a: broken(a, np.nan), r"up_proj\.weight .* has weights that are NaN: .*again"),
         ("ct float8", "weight", lambda a: broken(a, -np.nan), r"up_proj\.weight .* has weights that are NaN"),
         (
             "ct float8 in blocks",
