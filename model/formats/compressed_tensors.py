@@ -168,39 +168,53 @@ def _whole_numbers(module: str, weight: Tensor, scheme: Scheme, tensors: Tensors
     else:
         shapes, num_groups = [(num_outputs, 1), (num_outputs,), (1,), (), (1, 1)], 1
     expect(read[1], shapes, _SCALES, of)
-    if not scheme.is_symmetric:
+    has_zeros = not scheme.is_symmetric or f"{module}.weight_zero_point" in tensors
+    if has_zeros:
         zeros = required([f"{module}.weight_zero_point"], tensors, weight)
         rows = -(-num_outputs // packed)
         expect(zeros, [(rows, num_groups)] if is_packed else shapes, ["I32" if is_packed else "I8"], of)
         read.append(zeros)
-    if scheme.has_order:
+    if scheme.has_order or (scheme.group is not None and f"{module}.weight_g_idx" in tensors):
         read.append(required([f"{module}.weight_g_idx"], tensors, weight))
         expect(read[-1], [(num_inputs,)], ["I32"], of)
     beside = ("weight_shape", "weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point", "output_scale")
     names = [f"{module}.weight_packed" if is_packed else f"{module}.weight", f"{module}.weight_scale"]
     names += [f"{module}.{part}" for part in beside if f"{module}.{part}" in tensors]
-    unpack = functools.partial(_unpack, scheme, read, num_inputs, num_groups)
+    unpack = functools.partial(_unpack, scheme, read, (num_inputs, num_groups), has_zeros=has_zeros)
     return StoredMatrix(tuple(names), tuple(read), (num_outputs, num_inputs), scheme.kind, unpack)
 
 
 def _unpack(
-    scheme: Scheme, tensors: Sequence[Tensor], num_inputs: int, num_groups: int, arrays: Sequence[HostArray]
+    scheme: Scheme, tensors: Sequence[Tensor], counts: tuple[int, int], arrays: Sequence[HostArray], *, has_zeros: bool
 ) -> FileMatrix:
-    """Args: tensors: of which the arrays are."""
+    """Args: tensors: of which the arrays are. counts: of inputs and of groups. has_zeros: zero points are the third."""
     weight, scales, *rest = arrays
-    scale = tensors[1]
+    scale, (num_inputs, num_groups) = tensors[1], counts
     for tensor, array in zip(tensors, arrays, strict=True):
         if array.dtype == np.int8:
             check_bits(tensor, array, scheme.bits)
     values = unpack_columns(weight, scheme.bits) if weight.dtype == np.int32 else weight
     factors = np.broadcast_to(scales_of(scale, scales).reshape(-1, num_groups), (len(values), num_groups))
-    zeros = None if scheme.is_symmetric else rest.pop(0)
+    zeros = rest.pop(0) if has_zeros else None
     if zeros is not None and zeros.dtype == np.int32:
         zeros = unpack_rows(zeros, scheme.bits)[: len(values)]
+    if zeros is not None and scheme.is_symmetric:
+        if zeros.any():
+            raise CheckpointError(
+                f"{tensors[2]} has zero points other than 0, but symmetric in quantization_config.config_groups is "
+                "true: set it to false in config.json"
+            )
+        zeros = None
     if zeros is not None:
         zeros = np.broadcast_to(zeros.reshape(-1, num_groups), factors.shape)
-    if not rest:
-        return FileMatrix(values, factors, (1, scheme.group or num_inputs), zeros)
+    block = (1, scheme.group or num_inputs)
+    if rest and not scheme.has_order and (rest[0] != np.arange(num_inputs) // block[1]).any():
+        raise CheckpointError(
+            f"weight_g_idx beside {scale} has an order of its own, but actorder in quantization_config.config_groups "
+            'is not "group": set actorder to "group" in config.json'
+        )
+    if not scheme.has_order:
+        return FileMatrix(values, factors, block, zeros)
     groups = rest[0]
     if groups.min() < 0 or groups.max() >= num_groups:
         raise CheckpointError(f"weight_g_idx beside {scale} names groups outside of 0 … {num_groups - 1}")

@@ -18,12 +18,14 @@ from palladio.model.formats.stored_format import (
     module_of,
     names_in,
     required,
+    scales_of,
 )
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 
 GROUP = 32
 BIAS = 127  # of exponents
+_NAN = 255  # among them
 _KIND = WeightKind("float4_e2m1fn", GROUP)
 
 
@@ -78,8 +80,8 @@ class Mxfp4(StoredFormat):
 
 def _unpack(scale: Tensor, arrays: Sequence[HostArray]) -> FileMatrix:
     blocks, exponents = arrays
-    if (exponents == 255).any():
-        raise CheckpointError(f"{scale} has scales that are not numbers (255): the checkpoint is damaged")
+    if exponents.max(initial=0) == _NAN:
+        raise CheckpointError(f"{scale} has scales that are NaN (255): the checkpoint is damaged, download it again")
     values = _STEPS[blocks].view(np.int8).reshape(*blocks.shape[:-2], -1)
-    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS)
+    scales = scales_of(scale, np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS))
     return FileMatrix(values, scales, (1, GROUP), is_float4=True)

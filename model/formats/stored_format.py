@@ -16,6 +16,7 @@ from palladio.model.weights.kinds import WeightKind
 MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 MAX_NAMES = 10_000  # of modules that are not quantized
 _MAX_PATTERN = 1_000  # characters
+_MAX_SCALE = np.float32(1e35)  # times the largest number of any format, 448, a float32 is still finite
 
 
 class Tensor(Protocol):
@@ -198,9 +199,12 @@ def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
     """Scales in float32.
 
     Raises:
-        CheckpointError: one is not a finite number.
+        CheckpointError: one is not a finite number, or a weight would not be one.
     """
     scales = values.astype(np.float32)
-    if not np.isfinite(scales).all():
-        raise CheckpointError(f"{tensor} has scales that are not finite: the checkpoint is damaged, download it again")
+    if scales.size and not np.abs(scales).max() <= _MAX_SCALE:  # of NaN, no comparison holds
+        raise CheckpointError(
+            f"{tensor} has scales that are not finite, or over {_MAX_SCALE:.0e}: the checkpoint is damaged, download "
+            "it again"
+        )
     return scales

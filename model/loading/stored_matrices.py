@@ -14,6 +14,7 @@ from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.scaled import Scaled
 
 Tensors = Mapping[str, StoredTensor]
+_OF_QUANTIZED = (".weight_scale", ".weight_scale_inv", ".qweight", ".weight_packed", "_proj_blocks")  # no module's own
 
 
 def find_matrix(
@@ -48,6 +49,19 @@ def find_matrix(
 
 def _transposed(arrays: Sequence[HostArray]) -> FileMatrix:
     return FileMatrix(arrays[0].swapaxes(-1, -2))
+
+
+def expect_plain(tensors: Tensors) -> None:
+    """
+    Raises:
+        CheckpointError: one is of quantized weights, of a checkpoint whose config.json says that it has none.
+    """
+    quantized = next((tensor for name, tensor in tensors.items() if name.endswith(_OF_QUANTIZED)), None)
+    if quantized is not None:
+        raise CheckpointError(
+            f"{quantized} is of quantized weights, but config.json has no quantization_config: download config.json "
+            "again, from the repository of the quantized checkpoint"
+        )
 
 
 def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:

@@ -27,7 +27,14 @@ from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
 from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
-from palladio.model.loading.stored_matrices import check_kind, find_matrix, host_bytes, read_matrix, stored_tensors
+from palladio.model.loading.stored_matrices import (
+    check_kind,
+    expect_plain,
+    find_matrix,
+    host_bytes,
+    read_matrix,
+    stored_tensors,
+)
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Part
 from palladio.model.loading.weight_transforms import part_of
@@ -151,6 +158,11 @@ class _Reader:
         """What a stored matrix means for each parameter."""
         matrix = read_matrix(self._checkpoint, stored)
         made = self._slot.read(matrix)
+        if matrix.scales is None and len(made) > 1 and not np.isfinite(made[1]).all():
+            raise CheckpointError(
+                f"{stored.tensors[0]} has weights that are NaN or infinite, of which no 8-bit or 4-bit numbers can be "
+                "made: the checkpoint is damaged, download it again"
+            )
         if len(stored.tensors) > 1 or not np.may_share_memory(made[0], matrix.values):
             self._release(stored)  # before the slices are made
         return made
@@ -262,6 +274,8 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
             plan[param].append(Source((part, *(part.of_scales(form) for form in scales)), matrix))
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
+    if config.quantization is None and (missing or unexpected):
+        expect_plain(left)
     if missing:
         raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
     if unexpected:

@@ -15,7 +15,7 @@ _BETWEEN = tuple(((FLOAT4[1:8] + FLOAT4[:7]) / 2).tolist())  # halfway between a
 
 def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tuple[HostArray, ...]:
     """8-bit or 4-bit numbers [out, in] or [E, out, in], and a scale for each row or for each group of its inputs: the
-    largest absolute value over the largest of the numbers.
+    largest absolute value over the largest of the numbers. It is NaN or infinite if one of the values is.
 
     Args:
         kind: of whole numbers without zero points, or of floats of 8 bits.
@@ -34,10 +34,11 @@ def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tu
         padded[:, :size] = rows[band]
         numbers = padded.reshape(-1, num_groups, width)  # a view
         scales[band] = np.abs(numbers).max(axis=2) / np.float32(LARGEST[kind.storage])
-        numbers /= np.where(scales[band] == 0, 1, scales[band])[:, :, None]
-        if not kind.storage.startswith("float"):
-            np.rint(numbers, out=numbers)
-        made[band] = padded[:, :size]
+        with np.errstate(invalid="ignore"):  # who loads says which tensor has such numbers
+            numbers /= np.where(scales[band] == 0, 1, scales[band])[:, :, None]
+            if not kind.storage.startswith("float"):
+                np.rint(numbers, out=numbers)
+            made[band] = padded[:, :size]
     shape = values.shape[:-1] if group is None else (*values.shape[:-1], num_groups)
     return made.reshape(values.shape), scales.reshape(shape)
 

@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 FORMATS = ("tests/model/loading/test_formats.py",)
 GGUF = ("tests/model/loading/test_gguf.py",)
 CACHE = ("tests/model/loading/test_cache_scales.py",)
+_DAMAGED = ("tests/model/loading/test_damaged_formats.py",)
 _NARROW = ("tests/model/weights/test_narrow.py",)
 WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -334,6 +335,34 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "model/formats/compressed_tensors.py",
         "            check_bits(tensor, array, scheme.bits)\n",
         "            check_bits(tensor, array, 8)\n",
-        ("tests/model/loading/test_damaged_formats.py",),
+        _DAMAGED,
+    ),
+    Fault(
+        "numbers that are NaN are quantized",
+        "model/loading/stored_weights.py",
+        "not np.isfinite(made[1]).all()",
+        "np.isneginf(made[1]).any()",
+        _DAMAGED,
+    ),
+    Fault(
+        "scales may make weights infinite",
+        "model/formats/stored_format.py",
+        "_MAX_SCALE = np.float32(1e35)",
+        "_MAX_SCALE = np.float32(3e38)",
+        _DAMAGED,
+    ),
+    Fault(
+        "zero points that config.json does not know are left out",
+        "model/formats/compressed_tensors.py",
+        "        if zeros.any():\n",
+        "        if zeros.size == 0:\n",
+        _DAMAGED,
+    ),
+    Fault(
+        "an order of inputs that config.json does not know is left out",
+        "model/formats/compressed_tensors.py",
+        "    if rest and not scheme.has_order and ",
+        "    if rest and scheme.has_order and ",
+        _DAMAGED,
     ),
 )

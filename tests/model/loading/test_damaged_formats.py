@@ -1,5 +1,6 @@
 """Damaged and unsupported quantized checkpoints: one line names the tensor or the key, and the remedy."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.model import quantized_checkpoints as stored
 from tests.model.driver import load
 from tests.model.format_cases import AWQ, FOUR, GPTQ, checkpoint, ct, stacked_checkpoint
 from tests.model.safetensors_writer import write_safetensors
-from tests.tiny_model import tiny_config
+from tests.tiny_model import make_checkpoint, tiny_config, write_json
 
 
 def damaged(path: Path, name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Path:
@@ -90,10 +91,64 @@ def test_damaged_checkpoints_are_named(case: str, name: str, change: Any, messag
         load(path)
 
 
-def test_experts_with_a_scale_that_is_no_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("exponent", "message"),
+    [(255, r"scales that are NaN \(255\)"), (253, r"scales that are not finite, or over 1e\+35: .* download it again")],
+)
+def test_experts_with_a_scale_that_is_no_number(exponent: int, message: str, tmp_path: Path) -> None:
+    """2¹²⁶ is a number, but six times it is none."""
     name = "model.layers.1.mlp.experts.down_proj_scales"
-    path = damaged(stacked_checkpoint(tmp_path, "mxfp4"), name, lambda array: broken(array, 255))
-    with pytest.raises(CheckpointError, match=r"experts\.down_proj_scales .* scales that are not numbers \(255\)"):
+    path = damaged(stacked_checkpoint(tmp_path, "mxfp4"), name, lambda array: broken(array, exponent))
+    with pytest.raises(CheckpointError, match=rf"experts\.down_proj_scales .* {message}"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "quantization"),
+    [
+        (f"{UP}weight", np.nan, "int4"),
+        (f"{UP}weight", np.inf, "w8a8_fp8"),
+        ("model.embed_tokens.weight", -np.inf, "int8"),
+    ],
+)
+def test_weights_of_which_no_bits_can_be_made(name: str, value: float, quantization: str, tmp_path: Path) -> None:
+    """Once the whole channel, or group, became NaN."""
+    path = damaged(make_checkpoint(tmp_path, "qwen2"), name, lambda array: broken(array, value))
+    with pytest.raises(CheckpointError, match=rf"{name} in .* has weights that are NaN or infinite, .* download it"):
+        load(path, quantization=quantization)
+
+
+@pytest.mark.parametrize(
+    ("case", "weights", "end", "message"),
+    [
+        ("ct 4 bits with zeros", {"symmetric": True}, None, r"weight_zero_point .* other than 0, .* set it to false"),
+        ("ct 4 bits", {}, "weight_g_idx", r'weight_g_idx beside .* order of its own, .* set actorder to "group" in'),
+    ],
+)
+def test_tensors_that_config_json_does_not_know(
+    case: str, weights: dict[str, Any], end: str | None, message: str, tmp_path: Path
+) -> None:
+    """compressed-tensors: numbers would be others without them. Without effect, they may be there."""
+    path = checkpoint(tmp_path, case)
+    config = json.loads((path / "config.json").read_text())
+    write_json(path / "config.json", config | {"quantization_config": ct("pack-quantized", **FOUR | weights)})
+    if end is not None:
+        groups = (np.arange(48) // 16).astype(np.int32)
+        tensors = stored.read_all(path / stored.FILE) | {UP + end: groups}
+        write_safetensors(path / stored.FILE, tensors)
+        load(path)
+        write_safetensors(path / stored.FILE, tensors | {UP + end: groups[::-1].copy()})
+    with pytest.raises(CheckpointError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(("case", "end"), [("awq", "qweight"), ("ct float8", "weight_scale")])
+def test_quantized_tensors_without_a_word_in_config_json(case: str, end: str, tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, case)
+    config = json.loads((path / "config.json").read_text())
+    del config["quantization_config"]
+    write_json(path / "config.json", config)
+    with pytest.raises(CheckpointError, match=rf"{end} in .* but config\.json has no quantization_config: download"):
         load(path)
 
 
