@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.experimental.layout import Format
 from jax.sharding import Mesh
@@ -99,20 +98,21 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
 
 
 def widenings(model: CausalLM, dtype: DTypeLike) -> list[str]:
-    """Weights with scales that products widen as a whole, because no kernel takes them here: a line for each kind.
+    """Weights with scales that products widen as a whole, because none takes them here: a line for each kind.
 
     Args:
         dtype: of activations.
     """
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    looked_up = None if model.head is model.embedding else model.embedding.table  # of which rows alone are widened
     for _, node in nnx.iter_graph(model):
-        if isinstance(node, Scaled) and (told := node.widening(dtype)) is not None:
-            found.setdefault((node.kind_name, told[1]), []).append(told[0])
-    name = jnp.dtype(dtype).name
+        if isinstance(node, Scaled) and node is not looked_up and (told := node.widening(dtype)) is not None:
+            num_bytes, name, why = told
+            found.setdefault((node.kind_name, name, why), []).append(num_bytes)
     return [
         f"{len(sizes)} matrices ({kind}) are widened in each product: {max(sizes) / 1e9:.3f} GB of {name} at a time on "
         f"a device, {sum(sizes) / 1e9:.3f} GB in a step, since {why}"
-        for (kind, why), sizes in found.items()
+        for (kind, name, why), sizes in found.items()
     ]
 
 

@@ -26,6 +26,8 @@ from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refus
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
+_NOT_ON_CPU = "XLA has no such product for CPU"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScaleForm:
@@ -239,21 +241,27 @@ class Scaled(Weight):
         wide = None if zeros is None else zeros.astype(jnp.float32)
         return Scales(scales, group, wide, is_float4=self.kind.is_float4)
 
-    def widening(self, dtype: DTypeLike) -> tuple[int, str] | None:
-        """What a product makes of one device's part, because it has to: bytes of the widened copy, and why; None: the
-        product takes the numbers as they are. Of a weight with values.
+    def widening(self, dtype: DTypeLike) -> tuple[int, str, str] | None:
+        """What a product makes of one device's part, because it has to: bytes of the widened copy, its dtype, and why;
+        None: the product takes the numbers as they are. Of a weight with values.
 
         Args:
             dtype: of activations.
         """
-        values = self.values[...]
+        values, name = self.values[...], jnp.dtype(dtype).name
         shape = values.sharding.shard_shape(values.shape)
         is_expert = self.inputs == 1 and len(shape) > 2
-        if self.group is None and not is_expert:
-            return None
         num_bytes = math.prod(shape) * jnp.dtype(dtype).itemsize
+        if self.group is None and not is_expert:
+            if self.kernels.target.platform != "cpu" or self.multiplies_bytes:
+                return None
+            if self.kind.activation_bits == 16:
+                return num_bytes, name, _NOT_ON_CPU
+            # Two of float8 become float32 both; of int8 there is a product.
+            is_float = self.kind.storage == "float8_e4m3fn"
+            return (math.prod(shape) * 4, "float32", _NOT_ON_CPU) if is_float else None
         if self.inputs and not is_expert:
-            return num_bytes, "it is a table with groups"
+            return num_bytes, name, "it is a table with groups"
         matrices = shape if is_expert else (1, *shape)
         why = refusal_of_kernels(
             jnp.dtype(dtype),
@@ -264,7 +272,7 @@ class Scaled(Weight):
             backend=self.kernels.grouped_matmul,
             target=self.kernels.target,
         )
-        return None if why is None else (num_bytes, why)
+        return None if why is None else (num_bytes, name, why)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
         """See Weight. Of one row XLA:TPU would make a slice, and for it copy the whole table into another layout."""

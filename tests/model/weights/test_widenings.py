@@ -1,7 +1,9 @@
 """What the log says of weights that a device's kernels refuse, with bytes."""
 
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -10,6 +12,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.model.driver import load
 from tests.model.format_cases import checkpoint, stacked_checkpoint
+from tests.tiny_model import make_checkpoint
 
 INT4 = "int4 W4A16, a scale per 16 inputs and zero points"
 
@@ -35,9 +38,38 @@ def test_groups(target: Target, told: str, tmp_path: Path) -> None:
         assert all(INT4 in line and " GB of bfloat16 at a time on a device" in line for line in lines)
 
 
-def test_channels_are_never_widened_and_experts_where_no_kernel_takes_them(tmp_path: Path) -> None:
-    _, model = load(checkpoint(tmp_path / "channels", "ct float8"))
-    assert widenings(model, jnp.bfloat16) == []
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "num_bytes"),
+    [("fp8", jnp.float32, 4), ("fp8", jnp.bfloat16, 2), ("w8a8_fp8", jnp.bfloat16, 4), ("w8a8_int8", jnp.float32, 0)],
+)
+def test_channels_on_a_cpu(quantization: str, dtype: Any, num_bytes: int, tmp_path: Path) -> None:
+    """What the log says is what XLA's product takes. A table that is only looked up is widened row by row."""
+    path = make_checkpoint(tmp_path, "qwen2", num_hidden_layers=1, intermediate_size=4096)
+    _, model = load(path, quantization=quantization)
+    gate_up = model.layers[0].mlp.gate_up.kernel
+
+    def multiply(x: jax.Array, arrays: tuple[jax.Array, ...]) -> jax.Array:
+        return gate_up.matmul(x, arrays=arrays)
+
+    x = jax.ShapeDtypeStruct((8, gate_up.values.shape[0]), dtype)
+    scratch = jax.jit(multiply).lower(x, gate_up.arrays()).compile().memory_analysis().temp_size_in_bytes
+    size = gate_up.values.size
+    assert scratch // size == num_bytes
+    lines = widenings(model, dtype)
+    if not num_bytes:
+        assert lines == []
+        return
+    (line,) = lines
+    name = "float32" if num_bytes == 4 else "bfloat16"
+    assert line.startswith(f"5 matrices ({gate_up.kind.name}) are widened in each product: ")  # with the head
+    assert f" {num_bytes * size / 1e9:.3f} GB of {name} at a time" in line
+    assert line.endswith("since XLA has no such product for CPU")
+
+
+def test_channels_elsewhere_are_never_widened_and_experts_where_no_kernel_takes_them(tmp_path: Path) -> None:
+    for target in (Target("tpu", "v5e"), Target("gpu", "9.0")):
+        _, model = load(checkpoint(tmp_path / target.platform, "ct float8"), kernels=Kernels(target=target))
+        assert widenings(model, jnp.bfloat16) == []
     path = stacked_checkpoint(tmp_path / "experts", "mxfp4")
     _, model = load(path, kernels=Kernels(target=Target("gpu", "9.0")))
     assert widenings(model, jnp.bfloat16) == []
