@@ -4,9 +4,9 @@
     python benchmarks/expert_schedule.py --chip v6e --json out.json
 
 The size is a third of one of gpt-oss-120b's matrices: 2,880 inputs and 1,024 outputs, a block of columns. A bundle of
-instructions takes a cycle. The inner loop widens and multiplies 128 inputs a turn; the other loop is the grid, a step
-of which has several turns. Beside them stand the cycles that copying the same numbers and their scales takes at the
-chip's bandwidth.
+instructions takes a cycle. A turn widens and multiplies 128 inputs. A step of the grid has eight of them one after the
+other, the last step has the rest, in a loop. Beside a turn of the eight stand the cycles that copying the same numbers
+and their scales takes at the chip's bandwidth.
 """
 
 import argparse
@@ -55,17 +55,18 @@ def compile_product(chip: str, num_rows: int, schedules: Path) -> dict[str, Any]
     )
     aot_targets.compile_for(mesh, jax.jit(product), args)
     segments = read_schedule(schedules, "scaled_grouped_matmul")
-    turn = max(segments, key=lambda one: one.units["MXU"])
-    step = sum(one.bundles for one in segments if one.depth < turn.depth)
-    turns = -(-INPUTS // TURN)
+    loop, turns = sorted(segments, key=lambda one: one.units["MXU"])[-2:]
+    step = sum(one.bundles for one in segments) - loop.bundles - turns.bundles
+    steps, turns_of_rest = divmod(-(-INPUTS // TURN), TURNS_OF_A_STEP)
     num_bytes = TURN * OUTPUTS // 2 + TURN // GROUP * OUTPUTS * 4
     return {
         "chip": chip,
-        "turn_bundles": turn.bundles,
-        "turn_vector_slots": turn.units["VALU"],
+        "turn_bundles": round(turns.bundles / TURNS_OF_A_STEP),
+        "turn_vector_slots": round(turns.units["VALU"] / TURNS_OF_A_STEP),
+        "rest_turn_bundles": loop.bundles,
         "turn_copy_cycles": round(num_bytes / BANDWIDTH_GBS[chip] * CLOCK_GHZ[chip]),
         "step_bundles": step,
-        "block_bundles": turns * turn.bundles + -(-turns // TURNS_OF_A_STEP) * step,
+        "block_bundles": steps * turns.bundles + turns_of_rest * loop.bundles + (steps + 1) * step,
     }
 
 

@@ -194,7 +194,7 @@ class Scaled(Weight):
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:
-            x, of_rows = _rounded(x, self.kind)
+            x, of_rows = rounded_rows(x, self.kind)
             sums_dtype = jnp.int32 if self.kind.storage == "int8" else jnp.float32
         else:
             values = values.astype(x.dtype)
@@ -337,7 +337,7 @@ class Scaled(Weight):
         return values, *factors
 
 
-def _rounded(x: jax.Array, kind: WeightKind) -> tuple[jax.Array, jax.Array]:
+def rounded_rows(x: jax.Array, kind: WeightKind) -> tuple[jax.Array, jax.Array]:
     """Activations [T, in] in the bits of a weight's numbers, and a factor f32[T] for each row."""
     wide, largest = x.astype(jnp.float32), LARGEST[kind.storage]
     factors = jnp.max(jnp.abs(wide), axis=1) / largest

@@ -142,13 +142,15 @@ def _kernel(
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
     def multiply() -> None:
-        if per_step == 1:
-            multiply_unit(0, None)
-        else:
-            lax.fori_loop(0, jnp.minimum(per_step, num_units - step * per_step), multiply_unit, None)
+        # One after the other without a loop: while one unit's product is on its way, the next one is widened.
+        for index in range(per_step):
+            multiply_unit(index, None)
+
+    def multiply_rest() -> None:
+        lax.fori_loop(0, num_units % per_step, multiply_unit, None)
 
     def multiply_unit(index: Any, _: None) -> None:
-        place = pl.ds(0 if per_step == 1 else pl.multiple_of(index * unit, unit), unit)
+        place = pl.ds(index * unit if isinstance(index, int) else pl.multiple_of(index * unit, unit), unit)
         number = step * per_step + index
         rows = rows_ref[:, place]
         wide = unpacked(matrix_ref[0, place, :], is_float4=is_float4, dtype=jnp.float32 if zeros_refs else dtype)
@@ -180,7 +182,11 @@ def _kernel(
         out_ref[...] = sums_ref[...].astype(out_ref.dtype)
 
     pl.when(step == 0)(clear)
-    multiply()
+    if num_units % per_step == 0:
+        multiply()
+    else:
+        pl.when(step < num_steps - 1)(multiply)
+        pl.when(step == num_steps - 1)(multiply_rest)
     pl.when(step == num_steps - 1)(write)
 
 

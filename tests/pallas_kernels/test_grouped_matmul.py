@@ -121,6 +121,7 @@ def test_matrices_of_4_bits(backend, form, group):
     [
         (288, 360, 32, "int4"),
         (288, 200, 288, "float8_e4m3fn"),
+        (1152, 128, 128, "int4"),  # a step of five units, and one of four
         pytest.param(416, 130, 64, "float8_e4m3fn", marks=pytest.mark.slow),
         pytest.param(192, 2880, 16, "int4", marks=pytest.mark.slow),
     ],
