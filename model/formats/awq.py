@@ -51,7 +51,8 @@ class Awq(StoredFormat):
             ConfigError: it says something unsupported.
         """
         keys.require("bits", BITS, default=BITS)
-        keys.require("version", "gemm", default="gemm")
+        if keys.values.get("version") != "GEMM":  # as some tools write it
+            keys.require("version", "gemm", default="gemm")
         keys.require("zero_point", True, default=True)
         return cls(group_size(keys), names_in(keys, "modules_to_not_convert"))
 

@@ -1,6 +1,7 @@
 """ModelOpt's FP8 checkpoints: a float8 scale a tensor, and static scales of activations."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from palladio.model.config_keys import Keys, shown
@@ -22,6 +23,9 @@ class ModelOptFp8(Fp8):
         Raises:
             ConfigError: it says something unsupported.
         """
+        inner = keys.values.get("quantization")  # some have hf_quant_config.json's object there as a whole
+        if isinstance(inner, Mapping):
+            keys = Keys(inner, "quantization_config.quantization.")
         algorithm = keys.values.get("quant_algo")
         if algorithm != "FP8":
             raise ConfigError(

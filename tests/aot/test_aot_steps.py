@@ -123,7 +123,10 @@ def test_experts_of_two_ranks_of_two_devices_compile(parts, tmp_path):
 @pytest.mark.parametrize("target", COMPILER)
 @pytest.mark.parametrize(
     ("quantization", "share"),
-    [("int8", 0.505), ("w8a8_int8", 0.505), ("w8a8_fp8", 0.505), ("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81)],
+    [
+        *((kind, 0.505) for kind in ("int8", "fp8", "w8a8_int8", "w8a8_fp8")),
+        *(("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81)),
+    ],
 )
 def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization, share, tmp_path):
     """Their bytes are half or a quarter, but for the tables that checkpoints keep plain, and int4 in 8 bits; scratch is

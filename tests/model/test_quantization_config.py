@@ -56,6 +56,23 @@ def test_names_that_fit_a_format(form: str) -> None:
     assert config.with_quantization(None).weight_kinds == config.weight_kinds
 
 
+@pytest.mark.parametrize(
+    ("other", "usual"),
+    [
+        (AWQ | {"version": "GEMM"}, AWQ),
+        (
+            {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "exclude_modules": ["*down_proj"]}},
+            MODELOPT | {"ignore": ["*down_proj"]},
+        ),
+    ],
+)
+def test_other_forms_of_a_format(other: dict[str, Any], usual: dict[str, Any]) -> None:
+    """That tools write, and other servers read."""
+    found, expected = (ModelConfig.from_hf(tiny_config("qwen2", quantization_config=each)) for each in (other, usual))
+    assert found.weight_kinds == expected.weight_kinds
+    assert expected.weight_kinds.kind is not None
+
+
 def test_4_bits_are_too_few_for_tables() -> None:
     kinds = MADE["int4"]
     found = [kinds.of(name) for name in ("layers.3.mlp.down.kernel", "embedding.table", "lm_head.table")]
