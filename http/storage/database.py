@@ -1,5 +1,6 @@
 """Database: what stores need of one. Both kinds, SQLite and PostgreSQL, take the same statements."""
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -57,10 +58,12 @@ class Database(Protocol):
     Attributes:
         server: the id of this server among those that use the database.
         is_shared: other servers may use it at the same time.
+        failures: how often it could not be used, by the code of the error.
     """
 
     server: str
     is_shared: bool
+    failures: collections.Counter[str]
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Does `work` in a thread, in one transaction; what it raises rolls back.
@@ -72,6 +75,18 @@ class Database(Protocol):
             sqlite3.Error: such as a full disk.
             HttpError: the database's files were deleted or replaced, or its server cannot be reached.
         """
+        ...
+
+    def check(self) -> None:
+        """For work that is of no use without it, before it begins: could it be used a moment ago? Costs nothing.
+
+        Raises:
+            HttpError: it could not.
+        """
+        ...
+
+    async def sign_off(self, servers: Sequence[str]) -> None:
+        """These servers have ended: what they claimed is free, without a wait for the ends of their leases."""
         ...
 
     def now(self) -> float:

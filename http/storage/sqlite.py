@@ -1,6 +1,7 @@
 """SqliteDatabase: a file, in a thread of its own, so that the event loop never waits for a disk."""
 
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import logging
@@ -70,6 +71,7 @@ class SqliteDatabase:
                 its user_version; the others are made.
         """
         self.server = uuid.uuid4().hex
+        self.failures: collections.Counter[str] = collections.Counter()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
         self._connection: SqliteConnection = self._thread.submit(_connect, path, schema, changes).result()
         self._path = path
@@ -86,6 +88,13 @@ class SqliteDatabase:
             HttpError: the database's files were deleted or replaced. The server has to be started again.
         """
         return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
+
+    def check(self) -> None:
+        if self._gone is not None:
+            raise HttpError(STORAGE_GONE)
+
+    async def sign_off(self, servers: Sequence[str]) -> None:
+        """There are no leases: see live_servers."""
 
     def now(self) -> float:
         return time.time()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,9 @@ class FrontServer:
 
     def front_pids(self) -> list[int]:
         return self.children("palladio.front_process")
+
+    def leader_pid(self) -> int:
+        return int(re.findall(r"leads \(pid (\d+)\)", self.log())[-1])
 
     def engine_pid(self) -> int:
         (pid,) = self.children("palladio.runtime.process.engine_main")
