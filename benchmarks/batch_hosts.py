@@ -194,8 +194,8 @@ def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         database = stack.enter_context(database_server())
         for name in ("alone", "shared"):
             (folder / name).mkdir()
-        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease, is_quick=False))
-        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease, is_quick=False))
+        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease, is_quick=args.quick))
+        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease, is_quick=args.quick))
         start_all((alone, first, second))
         assert second.server is not None
         paused = second.server.process
@@ -236,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=float, default=4.0, help="seconds (--database-lease)")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills, at most")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds that one batch may take")
+    parser.add_argument("--quick", action="store_true", help="throughput: compile while the first lines run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)

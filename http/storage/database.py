@@ -85,6 +85,10 @@ class Database(Protocol):
         """
         ...
 
+    def note_failure(self, code: str) -> None:
+        """It could not be used once more. Args: code: of the error."""
+        ...
+
     async def sign_off(self, servers: Sequence[str]) -> None:
         """These servers have ended: what they claimed is free, without a wait for the ends of their leases."""
         ...

@@ -140,6 +140,9 @@ class PostgresqlDatabase:
         if trouble is not None or time.monotonic() < self._quiet_until:
             raise HttpError(DATABASE_AWAY)
 
+    def note_failure(self, code: str) -> None:
+        self.failures[code] += 1
+
     async def sign_off(self, servers: Sequence[str]) -> None:
         await self.run(lambda connection: _sign_off(connection, servers))
 

@@ -93,6 +93,9 @@ class SqliteDatabase:
         if self._gone is not None:
             raise HttpError(STORAGE_GONE)
 
+    def note_failure(self, code: str) -> None:
+        self.failures[code] += 1
+
     async def sign_off(self, servers: Sequence[str]) -> None:
         """There are no leases: see live_servers."""
 

@@ -38,7 +38,7 @@ def transaction(
             return await store._database.run(lambda connection: work(store, connection, *args, **kwargs))
         except (HttpError, OSError, sqlite3.Error) as error:
             if is_of_disk(error):
-                store._database.failures[code_of(error)] += 1
+                store._database.note_failure(code_of(error))
             raise
 
     return run

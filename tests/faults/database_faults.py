@@ -144,8 +144,8 @@ DATABASE_FAULTS = (
     Fault(
         "failures of the database are not counted",
         "http/storage/store.py",
-        "store._database.failures[code_of(error)] += 1",
-        "store._database.failures[code_of(error)] += 0",
+        "store._database.note_failure(code_of(error))",
+        "code_of(error)",
         ("tests/http/files/test_storage_failures.py",),
     ),
 )

@@ -44,6 +44,9 @@ class Worker:
         self.database.touch()
         self.found.append(list(self.database.signed_off))
 
+    async def stop(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("away", [0, 3])
 async def test_an_heir_signs_the_dead_off_before_it_looks_for_what_they_left(

@@ -67,10 +67,10 @@ class FrontServer:
         limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
         return httpx.Client(base_url=self.url, timeout=30, limits=limits)
 
-    def clients(self) -> dict[int, httpx.Client]:
-        """A client for each front, by the front's pid."""
+    def clients(self, seconds: float = 20) -> dict[int, httpx.Client]:
+        """A client for each front, by the front's pid. Args: seconds: for those that still start."""
         found: dict[int, httpx.Client] = {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + seconds
         while len(found) < len(self.front_pids()):
             assert time.monotonic() < deadline
             client = self.client()

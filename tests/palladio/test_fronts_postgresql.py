@@ -60,7 +60,7 @@ def wait_for_both(server: FrontServer) -> None:
     while len(server.front_pids()) < 2:
         assert time.monotonic() < deadline, server.log()
         time.sleep(0.1)
-    for client in server.clients().values():
+    for client in server.clients(PATIENCE).values():
         client.close()
 
 

@@ -22,6 +22,7 @@ from tests.postgres_server import PostgresServer, missing
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 LINES = 300
+PATIENCE = 120  # seconds
 STORED = 77  # tokens, of responses that would be stored
 
 
@@ -53,11 +54,11 @@ def test_requests_that_store_nothing_go_on_others_are_a_503_and_batches_wait(
         monkeypatch.setattr(batch_worker, "_FIRST_PAUSE", 0.2)
     storage = Storage(tmp_path, shared=SharedDatabase(SecretUrl(own_postgres.url()), 2))
     with running_server(engine, HttpConfig(), storage=storage) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=20)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=PATIENCE)
         stored = client.responses.create(model=MODEL, input="hi")
         engine.delay = 0.05
         batch = submit(client, jsonl(chat_line(number) for number in range(LINES)))
-        wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0, 20)
+        wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0, PATIENCE)
         own_postgres.stop()
         begun = time.monotonic()
         while True:
@@ -69,28 +70,35 @@ def test_requests_that_store_nothing_go_on_others_are_a_503_and_batches_wait(
         ended = None
         while ended is None:
             with contextlib.suppress(openai.InternalServerError):
-                ended = wait_for(client, batch.id, seconds=120)
+                ended = wait_for(client, batch.id, seconds=PATIENCE)
         assert (ended.status, ended.request_counts.completed) == ("completed", LINES)
         found = [one["custom_id"] for one in results(client, ended.output_file_id)]
         assert found == [f"line-{number}" for number in range(LINES)]
         assert client.responses.create(model=MODEL, input="hi").status == "completed"
-        failures = re.findall(r"palladio:database_failures_total{.*} (\d+)", httpx.get(f"{url}/metrics").text)
+        failures = re.findall(
+            r"palladio:database_failures_total{.*} (\d+)", httpx.get(f"{url}/metrics", timeout=PATIENCE).text
+        )
         assert int(failures[0]) > 0
     assert "Traceback" not in caplog.text
 
 
 def check_outage(url: str, engine: FakeEngine, response_id: str, file_id: str) -> None:
+    with httpx.Client(base_url=url, timeout=PATIENCE) as http:
+        check_answers(http, engine, response_id, file_id)
+
+
+def check_answers(http: httpx.Client, engine: FakeEngine, response_id: str, file_id: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-    assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 200
-    assert httpx.post(f"{url}/v1/responses", json={"input": "hi", "store": False}).status_code == 200
-    assert httpx.get(f"{url}/health").status_code == 200
-    asked = [httpx.get(f"{url}/v1/{path}") for path in ("files", "batches", f"responses/{response_id}")]
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert http.post("/v1/responses", json={"input": "hi", "store": False}).status_code == 200
+    assert http.get("/health").status_code == 200
+    asked = [http.get(f"/v1/{path}") for path in ("files", "batches", f"responses/{response_id}")]
     again = {"input": "hi", "previous_response_id": response_id}
-    asked += [httpx.post(f"{url}/v1/responses", json=again), httpx.delete(f"{url}/v1/files/{file_id}")]
+    asked += [http.post("/v1/responses", json=again), http.delete(f"/v1/files/{file_id}")]
     for fields in ({}, {"store": True, "stream": True}, {"background": True}):
-        asked.append(httpx.post(f"{url}/v1/responses", json={"input": "hi", "max_output_tokens": STORED, **fields}))
+        asked.append(http.post("/v1/responses", json={"input": "hi", "max_output_tokens": STORED, **fields}))
     form = {"files": {"file": ("in.jsonl", b"{}")}, "data": {"purpose": "batch"}}
-    asked.append(httpx.post(f"{url}/v1/files", **form))
+    asked.append(http.post("/v1/files", **form))
     for answer in asked:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
         assert "--database-url" in answer.json()["error"]["message"]
