@@ -29,7 +29,7 @@ import httpx
 from batch_kills import create
 from batches import ENDED, body_of, by_batch
 from report import report
-from server_process import RunningServer, exit_on_sigterm, palladio_command, running_server
+from server_process import RunningServer, cpu_seconds_of_tree, exit_on_sigterm, palladio_command, running_server
 
 from tests.postgres_server import PostgresServer, missing
 
@@ -187,8 +187,10 @@ async def rate(url: str, first: int, num_lines: int, args: argparse.Namespace) -
 
 
 def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """One server at a time has the cores, or two share them; they take turns."""
+    """One server at a time has the cores, or two share them; they take turns. CPU time is that of the servers and of
+    PostgreSQL together."""
     rates = collections.defaultdict[str, list[float]](list)
+    cpu = collections.defaultdict[str, list[float]](list)  # ms a line
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())).resolve()
         database = stack.enter_context(database_server())
@@ -200,30 +202,37 @@ def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         assert second.server is not None
         paused = second.server.process
         assert paused is not None
+        assert database.process is not None
+        pids = [host.server.process.pid for host in (alone, first, second) if host.server and host.server.process]
+        pids.append(database.process.pid)
         used = 0
 
-        def measure(host: Host, side: str, num_lines: int = args.lines) -> float:
+        def measure(host: Host, side: str) -> None:
             nonlocal used
             assert host.server is not None
-            used += num_lines
-            found = asyncio.run(rate(host.server.url, used, num_lines, args))
-            print(f"{side}: {found:.1f} lines/s", file=sys.stderr, flush=True)
-            return found
+            used += args.lines
+            before = sum(map(cpu_seconds_of_tree, pids))  # who has nothing to do takes next to none
+            rates[side].append(asyncio.run(rate(host.server.url, used, args.lines, args)))
+            cpu[side].append(1000 * (sum(map(cpu_seconds_of_tree, pids)) - before) / args.lines)
+            print(f"{side}: {rates[side][-1]:.1f} lines/s, {cpu[side][-1]:.2f} ms", file=sys.stderr, flush=True)
 
         for host in (alone, first):  # the first requests of a server are slower
-            measure(host, f"{host.name}, not counted", min(args.lines, WARM_LINES))
+            assert host.server is not None
+            asyncio.run(rate(host.server.url, -WARM_LINES, WARM_LINES, args))
         for _ in range(args.turns):
             os.killpg(paused.pid, signal.SIGSTOP)
             time.sleep(args.lease + 1)
-            rates["sqlite, one server"].append(measure(alone, "sqlite, one server"))
-            rates["postgresql, one server"].append(measure(first, "postgresql, one server"))
+            measure(alone, "sqlite, one server")
+            measure(first, "postgresql, one server")
             os.killpg(paused.pid, signal.SIGCONT)
             time.sleep(1)
-            rates["postgresql, two servers"].append(measure(first, "postgresql, two servers"))
+            measure(first, "postgresql, two servers")
     medians = {side: round(statistics.median(values), 1) for side, values in rates.items()}
     base = medians["sqlite, one server"]
     ratios = {side: round(value / base, 3) for side, value in medians.items()}
-    return {"lines": args.lines, "lines_per_second": rates, "medians": medians, "ratios": ratios}, True
+    milliseconds = {side: round(statistics.median(values), 3) for side, values in cpu.items()}
+    result = {"lines": args.lines, "lines_per_second": rates, "medians": medians, "ratios": ratios}
+    return result | {"cpu_ms_per_line": milliseconds}, True
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -99,7 +99,8 @@ class FrontDesk:
             return False
         same = self._named.get(name)
         if same is not None and self._fronts[next(iter(same))] != front:  # in its own front it is refused before
-            given = name.removeprefix(f"{request.options.owner}/")
+            owner = request.options.owner
+            given = name.removeprefix(f"{owner}/") if owner else name
             error = InvalidRequestError(f"a request with id {given!r} is already running", param="rid")
             self._send(front, StepOutputs([TokenOutput(engine_id, [], finish=FinishReason.refusal(error))]))
             return False

@@ -236,8 +236,10 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
 def test_servers_of_one_database_share_a_folder_and_others_are_refused(
     tmp_path: Path, database_url: SecretUrl, postgres: PostgresServer
 ) -> None:
-    shared = SharedDatabase(database_url, 1)
-    first, second = Storage(tmp_path, shared=shared), Storage(tmp_path, shared=shared)
+    shared, named = SharedDatabase(database_url, 1), SharedDatabase(database_url, 1, server="host-7")
+    first, second = Storage(tmp_path, shared=shared), Storage(tmp_path, shared=named)
+    assert second.database.server == "host-7"
+    assert first.database.server not in ("", "host-7")
     with pytest.raises(ConfigError, match="in use by another server"):
         Storage(tmp_path)
     with pytest.raises(ConfigError, match="belongs to another database"):
