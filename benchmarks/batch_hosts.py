@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(reason)
     exit_on_sigterm()
     result, is_good = {"kills": kills, "throughput": throughput}[args.what](args)
-    report(f"batch_hosts.py {args.what}", argv, result, args.out)
+    report("batch_hosts.py", argv, result, args.out)
     return 0 if is_good else 1
 
 
