@@ -83,7 +83,8 @@ def test_requests_that_store_nothing_go_on_others_are_a_503_and_batches_wait(
 
 
 def check_outage(url: str, engine: FakeEngine, response_id: str, file_id: str) -> None:
-    with httpx.Client(base_url=url, timeout=PATIENCE) as http:
+    limits = httpx.Limits(max_keepalive_connections=0)  # the server closes one that is idle for seconds
+    with httpx.Client(base_url=url, timeout=PATIENCE, limits=limits) as http:
         check_answers(http, engine, response_id, file_id)
 
 
