@@ -1,11 +1,18 @@
 """Database: what stores need of one. Both kinds, SQLite and PostgreSQL, take the same statements."""
 
+import asyncio
 import collections
+import concurrent.futures
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from palladio.http.wire.errors import HttpError
+
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Row(Protocol):
@@ -111,3 +118,21 @@ class Database(Protocol):
     def close(self) -> None:
         """Waits for what is under way."""
         ...
+
+
+async def outlasting(work: "concurrent.futures.Future[T]") -> T:
+    """The result. It is worked on though the caller is cancelled; what it fails with then is nobody's."""
+    result = asyncio.wrap_future(work)
+    try:
+        return await asyncio.shield(result)
+    except asyncio.CancelledError:
+        result.add_done_callback(_end_quietly)
+        raise
+
+
+def _end_quietly(result: "asyncio.Future[T]") -> None:
+    """asyncio would write a traceback of an error that nobody has asked for. That of a database which is away is in the
+    log already."""
+    error = None if result.cancelled() else result.exception()
+    if error is not None and not isinstance(error, HttpError):
+        logger.error("A transaction failed whose caller had gone", exc_info=error)

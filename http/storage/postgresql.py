@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg
 
-from palladio.http.storage.database import Connection, Cursor
+from palladio.http.storage.database import Connection, Cursor, outlasting
 from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
 from palladio.http.storage.postgresql_locks import Locks
 from palladio.http.storage.postgresql_schema import of_postgresql
@@ -131,7 +131,7 @@ class PostgresqlDatabase:
         self._heartbeat = Heartbeat(self._connector, lease, self._renew)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._transact, work)))
+        return await outlasting(self._threads.submit(self._transact, work))
 
     def check(self) -> None:
         trouble = self._heartbeat.trouble

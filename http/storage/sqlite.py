@@ -1,6 +1,5 @@
 """SqliteDatabase: a file, in a thread of its own, so that the event loop never waits for a disk."""
 
-import asyncio
 import collections
 import concurrent.futures
 import contextlib
@@ -13,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from palladio.http.storage.database import Connection
+from palladio.http.storage.database import Connection, outlasting
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 T = TypeVar("T")
@@ -87,7 +86,7 @@ class SqliteDatabase:
             sqlite3.Error: such as a full disk.
             HttpError: the database's files were deleted or replaced. The server has to be started again.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
+        return await outlasting(self._thread.submit(self._transact, work))
 
     def check(self) -> None:
         if self._gone is not None:
