@@ -11,6 +11,7 @@ without writing anything); what was killed is started again. PostgreSQL runs fro
 import argparse
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -28,11 +29,12 @@ import httpx
 from batch_kills import create
 from batches import ENDED, body_of, by_batch
 from report import report
-from server_process import RunningServer, exit_on_sigterm, palladio_command, running_server
+from server_process import RunningServer, cpu_seconds_of_tree, exit_on_sigterm, palladio_command, running_server
 
 from tests.postgres_server import PostgresServer, missing
 
 FLAGS = ("--served-model-name", "default", "--max-running-requests", "16", "--max-total-tokens")
+WARM_LINES = 200
 VICTIMS = ("server", "http", "engine", "database")
 
 
@@ -76,19 +78,23 @@ class Host:
 def hosts(
     count: int, folder: Path, database: PostgresServer | None, lease: float, *, is_quick: bool
 ) -> Iterator[list[Host]]:
-    """Args: is_quick: to start."""
+    """None of them is started. Args: is_quick: to start."""
     compile_flags = ["--compile", "lazy" if is_quick else "full"]  # the latter: nothing is compiled later on
     flags = [*FLAGS, "16384", *compile_flags, "--file-storage-path", str(folder / "storage")]
     if database is not None:
         flags += ["--database-url", database.url(), "--database-lease", str(lease)]
     made = [Host(f"host{number}", folder, flags) for number in range(count)]
     try:
-        for host in made:
-            host.start()
         yield made
     finally:
         for host in made:
             host.stop()
+
+
+def start_all(made: Sequence[Host]) -> None:
+    """At once: nothing is measured yet."""
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(Host.start, made))
 
 
 @contextlib.contextmanager
@@ -136,6 +142,7 @@ def kill_case(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, database_server() as database:
         folder = Path(name).resolve()
         with hosts(2, folder, database, args.lease, is_quick=True) as made:
+            start_all(made)
             assert made[0].server is not None
             with httpx.Client(base_url=made[0].server.url, timeout=60) as client:
                 batch_id = create(client, args.lines, args.max_tokens)
@@ -173,48 +180,59 @@ def kills(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return {"lines": args.lines, "lease_seconds": args.lease, "cases_with_a_fault": bad, "cases": cases}, bad == 0
 
 
-async def rate(url: str, first: int, args: argparse.Namespace) -> float:
-    bodies = [body_of(first + number, args.max_tokens) for number in range(args.lines)]
+async def rate(url: str, first: int, num_lines: int, args: argparse.Namespace) -> float:
+    bodies = [body_of(first + number, args.max_tokens) for number in range(num_lines)]
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         return await asyncio.wait_for(by_batch(client, bodies), args.limit)
 
 
 def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """One server at a time has the cores, or two share them; they take turns."""
+    """One server at a time has the cores, or two share them; they take turns. CPU time is that of the servers and of
+    PostgreSQL together."""
     rates = collections.defaultdict[str, list[float]](list)
+    cpu = collections.defaultdict[str, list[float]](list)  # ms a line
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())).resolve()
         database = stack.enter_context(database_server())
         for name in ("alone", "shared"):
             (folder / name).mkdir()
-        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease, is_quick=False))
-        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease, is_quick=False))
+        (alone,) = stack.enter_context(hosts(1, folder / "alone", None, args.lease, is_quick=args.quick))
+        first, second = stack.enter_context(hosts(2, folder / "shared", database, args.lease, is_quick=args.quick))
+        start_all((alone, first, second))
         assert second.server is not None
         paused = second.server.process
         assert paused is not None
+        assert database.process is not None
+        pids = [host.server.process.pid for host in (alone, first, second) if host.server and host.server.process]
+        pids.append(database.process.pid)
         used = 0
 
-        def measure(host: Host, side: str) -> tuple[str, float]:
+        def measure(host: Host, side: str) -> None:
             nonlocal used
             assert host.server is not None
             used += args.lines
-            found = asyncio.run(rate(host.server.url, used, args))
-            print(f"{side}: {found:.1f} lines/s", file=sys.stderr, flush=True)
-            return side, found
+            before = sum(map(cpu_seconds_of_tree, pids))  # who has nothing to do takes next to none
+            rates[side].append(asyncio.run(rate(host.server.url, used, args.lines, args)))
+            cpu[side].append(1000 * (sum(map(cpu_seconds_of_tree, pids)) - before) / args.lines)
+            print(f"{side}: {rates[side][-1]:.1f} lines/s, {cpu[side][-1]:.2f} ms", file=sys.stderr, flush=True)
 
-        for turn in range(-1, args.turns):  # the first one compiles programs
+        for host in (alone, first):  # the first requests of a server are slower
+            assert host.server is not None
+            asyncio.run(rate(host.server.url, -WARM_LINES, WARM_LINES, args))
+        for _ in range(args.turns):
             os.killpg(paused.pid, signal.SIGSTOP)
             time.sleep(args.lease + 1)
-            measured = [measure(alone, "sqlite, one server"), measure(first, "postgresql, one server")]
+            measure(alone, "sqlite, one server")
+            measure(first, "postgresql, one server")
             os.killpg(paused.pid, signal.SIGCONT)
             time.sleep(1)
-            measured.append(measure(first, "postgresql, two servers"))
-            for side, found in measured if turn >= 0 else ():
-                rates[side].append(round(found, 1))
-    medians = {side: statistics.median(values) for side, values in rates.items()}
+            measure(first, "postgresql, two servers")
+    medians = {side: round(statistics.median(values), 1) for side, values in rates.items()}
     base = medians["sqlite, one server"]
     ratios = {side: round(value / base, 3) for side, value in medians.items()}
-    return {"lines": args.lines, "lines_per_second": rates, "medians": medians, "ratios": ratios}, True
+    milliseconds = {side: round(statistics.median(values), 3) for side, values in cpu.items()}
+    result = {"lines": args.lines, "lines_per_second": rates, "medians": medians, "ratios": ratios}
+    return result | {"cpu_ms_per_line": milliseconds}, True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,6 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=float, default=4.0, help="seconds (--database-lease)")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between two kills, at most")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds that one batch may take")
+    parser.add_argument("--quick", action="store_true", help="throughput: compile while the first lines run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
@@ -234,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(reason)
     exit_on_sigterm()
     result, is_good = {"kills": kills, "throughput": throughput}[args.what](args)
-    report(f"batch_hosts.py {args.what}", argv, result, args.out)
+    report("batch_hosts.py", argv, result, args.out)
     return 0 if is_good else 1
 
 

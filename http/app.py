@@ -92,6 +92,8 @@ def create_app(
     peers = peers or Alone()
     callers = Callers.of(config)
     share_metrics(observer.metrics, peers)
+    storage = storage or Storage.temporary()
+    observer.metrics.follow_database(storage.database.failures)
     context = Context(
         engine,
         config,
@@ -99,7 +101,7 @@ def create_app(
         TextEncoder(engine, bounded=True),
         observability,
         observer,
-        storage or Storage.temporary(),
+        storage,
         callers,
         peers,
     )
@@ -183,10 +185,11 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     app.include_router(dashboard_router(context, sampler, latest))
 
 
-def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
+def open_storage(config: HttpConfig, *, is_alone: bool = True, member: str = "") -> Storage:
     """
     Args:
         is_alone: it is this process's own; else that of several, and their parent holds it.
+        member: see Peers.
 
     Raises:
         ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
@@ -201,9 +204,9 @@ def open_storage(config: HttpConfig, *, is_alone: bool = True) -> Storage:
         return Storage.temporary()
     bucket = None if url is None else functools.partial(open_bucket, url, config.max_file_bytes)
     given = config.database_url
-    shared = (
-        None if given is None else SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
-    )
+    shared = None
+    if given is not None:
+        shared = SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease, member)
     return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared, is_held=not is_alone)
 
 

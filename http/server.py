@@ -7,6 +7,7 @@ import functools
 import gc
 import logging
 import socket
+import sqlite3
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -23,12 +24,16 @@ from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config
 from palladio.http.settings.observability_config import ObservabilityConfig
+from palladio.http.storage.storage import Storage
+from palladio.http.wire.errors import HttpError
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.telemetry.logs import LogFormat
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = 75  # seconds; longer than the idle times of usual load balancers (60), which otherwise meet closed sockets
+
+_LEAD_PAUSE = 1.0  # seconds before the next try
 
 
 class ServableEngine(EngineClient, Protocol):
@@ -55,7 +60,7 @@ class Worker(Protocol):
     """Work of the server's own, beside requests."""
 
     async def start(self) -> None:
-        """Takes up what the last server left."""
+        """Takes up what the last server left. A second call does nothing."""
         ...
 
     async def stop(self) -> None:
@@ -112,7 +117,7 @@ async def serve_on(
 ) -> None:
     """Serves, as the only front process or as one of several, until it is to stop."""
     observer = create_observer(engine, config, observability)
-    storage = open_storage(config, is_alone=peers.is_alone)
+    storage = open_storage(config, is_alone=peers.is_alone, member=peers.member)
     app = create_app(engine, config, observability, observer, storage, peers)
     await app.state.files.check()
     if peers.number <= 1:
@@ -124,7 +129,7 @@ async def serve_on(
         log_address(port.listener, config)
     with stop.on_signals() if peers.is_alone else contextlib.nullcontext():
         serving = asyncio.create_task(server.serve(sockets=[port.listener]))
-        leading = asyncio.create_task(_lead(peers, [*workers, *([] if sampler is None else [sampler])]))
+        leading = asyncio.create_task(_lead(peers, storage, [*workers, *([] if sampler is None else [sampler])]))
         try:
             if peers.is_alone:
                 await leading
@@ -141,11 +146,25 @@ async def serve_on(
             observer.close()
 
 
-async def _lead(peers: Peers, workers: Sequence[Worker]) -> None:
-    """Begins what only one front process does, once this one is to do it."""
-    await peers.lead()
-    for worker in workers:
-        await worker.start()
+async def _lead(peers: Peers, storage: Storage, workers: Sequence[Worker]) -> None:
+    """Begins what only one front process does, once this one is to do it.
+
+    Raises:
+        OSError, sqlite3.Error, HttpError: the database cannot be used. One front of several tries again until it can.
+    """
+    before = await peers.lead()
+    while True:
+        try:
+            if before:
+                await storage.database.sign_off(before)
+            for worker in workers:
+                await worker.start()
+            return
+        except (OSError, sqlite3.Error, HttpError) as error:
+            if peers.is_alone:
+                raise
+            logger.error("This front process leads, and cannot begin yet: %s", error)
+        await asyncio.sleep(_LEAD_PAUSE)
 
 
 def make_settings(

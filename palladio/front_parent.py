@@ -13,6 +13,7 @@ import logging
 import logging.config
 import os
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -78,6 +79,7 @@ async def _serve(args: ServerArgs, transport: ProcessTransport, environment: Map
             listener=listener.fileno(),
             counts=counts.fileno(),
             config=args.engine_config(),
+            server=uuid.uuid4().hex,
             http=shared,
             observability=observability,
         )
@@ -102,6 +104,7 @@ class Parent:
         self._budget = RestartBudget(MAX_RESTARTS * self._count)
         self._departed: dict[str, list[bytes]] = {kind: [] for kind in _KEPT}
         self._leader = 0
+        self._past_leaders: list[int] = []
         self._is_open = False
         self._is_stopping = False
         self._are_ready = asyncio.Event()
@@ -156,7 +159,10 @@ class Parent:
         """A front has got further, or has ended."""
         serving = [number for number, front in self._fronts.items() if front.is_serving]
         if self._leader not in serving:
-            self._leader = min(serving, default=0)
+            self._past_leaders += [self._leader] if self._leader else []
+            self._leader = min(serving, default=0)  # the first that serves, and then the longest there
+            if self._leader:
+                logger.info("Front process %d leads (pid %d)", self._leader, self._fronts[self._leader].pid)
         fronts = self._fronts.values()
         self._is_open = self._is_open or sum(front.is_loaded for front in fronts) == self._count
         if sum(front.is_ready for front in fronts) == self._count:
@@ -221,7 +227,8 @@ class Parent:
             self._show(front)
 
     def _show(self, front: FrontChild) -> None:
-        front.show(msgspec.structs.replace(self._engine.shared, is_open=self._is_open, leader=self._leader))
+        state = msgspec.structs.replace(self._engine.shared, is_open=self._is_open, leader=self._leader)
+        front.show(msgspec.structs.replace(state, past_leaders=self._past_leaders))
 
     async def _abort_all(self) -> int:
         answers = await ask_each(self._fronts.values(), ABORT_ALL)

@@ -49,6 +49,7 @@ class FrontRequest(msgspec.Struct, frozen=True):
     """What the parent tells first, as JSON.
 
     Attributes:
+        server: an id, unlike all other servers'.
         number: of this front, see front_number.
         listener: descriptor of the port.
         counts: descriptor of the memory that ConnectionCounts share. slot: this front's part of it.
@@ -60,6 +61,7 @@ class FrontRequest(msgspec.Struct, frozen=True):
     config: EngineConfig
     http: HttpConfig
     observability: ObservabilityConfig
+    server: str = ""
     number: int = 0
     slot: int = 0
     is_replacement: bool = False
@@ -72,11 +74,13 @@ class _Front:
 
     def __init__(self, request: FrontRequest) -> None:
         self.number = request.number
+        self._server = request.server
         self.stop = Stop()
         self.engine = FrontEngine(request.config, self._order, self._note_loaded, request.number)
         self._channel: Channel | None = None
         self._answerers: dict[str, Answerer] = {ABORT_ALL: self._abort_all, PULSE: _beat}
         self._leader = 0
+        self._past_leaders: list[int] = []
         self._is_told = asyncio.Event()  # of the engine's state
         self._elected = asyncio.Event()  # another one with each leader
 
@@ -102,6 +106,8 @@ class _Front:
             state = msgspec.msgpack.decode(tell.body, type=SharedState)
             self.engine.follow(state)
             if state.leader != self._leader:
+                if state.leader == self.number:
+                    self._succeed(state.past_leaders)
                 self._leader = state.leader
                 elected, self._elected = self._elected, asyncio.Event()
                 elected.set()
@@ -131,10 +137,16 @@ class _Front:
         """This front cannot start, and another one could not either."""
         self._open.tell(FAILED, msgspec.msgpack.encode((isinstance(error, ConfigError), str(error))))
 
-    async def lead(self) -> None:
+    @property
+    def member(self) -> str:
+        """See Peers.member."""
+        return self._member(self.number)
+
+    async def lead(self) -> list[str]:
         """See Peers.lead."""
         while self._leader != self.number:
             await self._elected.wait()
+        return [self._member(front) for front in self._past_leaders]
 
     async def leader(self) -> int:
         """See Peers.leader."""
@@ -157,6 +169,16 @@ class _Front:
     async def departed(self, kind: str) -> list[bytes]:
         """See Peers.departed."""
         return msgspec.msgpack.decode(await self._open.ask_once(DEPARTED, kind), type=list[bytes])
+
+    def _succeed(self, past_leaders: list[int]) -> None:
+        """This front leads now. What it goes on with has the same request ids as before: the engine must have heard
+        that its predecessors have ended, and this way it does so first."""
+        self._past_leaders = past_leaders
+        for front in past_leaders:
+            self.engine.end_front(front)
+
+    def _member(self, front: int) -> str:
+        return f"{self._server}-{front}"
 
     async def _order(self, call: ModelCall) -> bytes:
         return await self._open.ask_once(PARENT, MODEL_CALL, msgspec.msgpack.encode(call))

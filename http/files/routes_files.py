@@ -45,6 +45,7 @@ def files_router(context: Context, store: FileStore) -> APIRouter:
 
     @router.post("/v1/files", openapi_extra=_UPLOAD)
     async def upload_file(request: Request, caller: CallerOf) -> dict[str, Any]:
+        context.storage.database.check()  # no upload for a file that would be refused
         with disk_errors():
             return await _upload(request, caller, store, context.config.max_file_bytes)
 

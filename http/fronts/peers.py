@@ -13,14 +13,18 @@ class Peers(Protocol):
     Attributes:
         number: of this front.
         is_alone: there are no others, and never will be.
+        member: what a shared database knows this front as; empty: it has no name yet.
     """
 
     number: int
     is_alone: bool
 
-    async def lead(self) -> None:
+    @property
+    def member(self) -> str: ...
+
+    async def lead(self) -> list[str]:
         """Returns when this front is the one that does what only one may do: batches, responses in the background,
-        what expires. It stays that one."""
+        what expires. It stays that one. The answer: `member` of each that led before it, all of which have ended."""
         ...
 
     async def leader(self) -> int:
@@ -61,9 +65,11 @@ class Alone:
 
     number = 0
     is_alone = True
+    member = ""
 
-    async def lead(self) -> None:
+    async def lead(self) -> list[str]:
         """See Peers.lead."""
+        return []
 
     async def leader(self) -> int:
         """See Peers.leader."""

@@ -19,5 +19,6 @@ class FrontCounts:
     http_responses: list[tuple[tuple[str, str, int], int]]
     warnings: dict[str, int]
     batch_lines: dict[str, int]
+    database_failures: dict[str, int]
     http_active: int
     live_batches: int

@@ -105,5 +105,11 @@ FRONT_METRICS: tuple[Metric[FrontMetrics], ...] = (
         "Lines of batches that got a result",
         lambda front: [({"result": result}, count) for result, count in front.batch_lines.items()],
     ),
+    Metric(
+        "counter",
+        "palladio:database_failures",
+        "How often the database could not be used, by the code of the error",
+        lambda front: [({"code": code}, count) for code, count in front.database_failures.items()],
+    ),
     Metric("gauge", "sglang:http_requests_active", "HTTP requests in progress", one(lambda front: front.http_active)),
 )

@@ -43,6 +43,7 @@ def _encode(metrics: FrontMetrics) -> bytes:
         list(metrics.http_responses.items()),
         dict(metrics.warnings),
         dict(metrics.batch_lines),
+        dict(metrics.database_failures),
         metrics.http_active,
         metrics.live_batches,
     )

@@ -44,6 +44,7 @@ class FrontMetrics:
     http_active: requests under way.
     warnings: fields of requests that have no effect, by code.
     batch_lines: of batches, by how they ended. live_batches: those that have not ended.
+    database_failures: how often the database could not be used, by the code of the error.
     """
 
     def __init__(self, config: ObservabilityConfig) -> None:
@@ -65,6 +66,7 @@ class FrontMetrics:
         self.warnings: collections.Counter[str] = collections.Counter()
         self.batch_lines: collections.Counter[str] = collections.Counter()
         self.live_batches = 0
+        self.database_failures: collections.Counter[str] = collections.Counter()
 
     @property
     def histograms(self) -> list[Histogram]:
@@ -88,6 +90,11 @@ class FrontMetrics:
         self.batch_lines.update(counts.batch_lines)
         self.http_active += counts.http_active
         self.live_batches += counts.live_batches
+        self.database_failures.update(counts.database_failures)
+
+    def follow_database(self, failures: collections.Counter[str]) -> None:
+        """The database counts its failures here."""
+        self.database_failures = failures
 
     def note_batches(self, live: int) -> None:
         """There are so many now."""

@@ -134,7 +134,8 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
     """
     if body.background:
         raise InvalidRequestError("background: true is not possible here; leave it out", param="background")
-    store = ResponseStore(context.storage.database, context.config.max_stored_responses)
+    database = context.storage.database
+    store = ResponseStore(database, context.config.max_stored_responses)
     response_id = None
     if call.is_background:  # a line of a batch
         if not body.store:  # lines by the thousand would take the place of everybody's conversations
@@ -143,6 +144,8 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
             response_id = f"resp_{call.request_id}"
             with disk_errors():
                 await store.delete(response_id, call.caller)
+    if body.store is not False:
+        database.check()  # no tokens for an answer that would be refused
     response = await ResponseRun.prepare(context, call, body, store, response_id)
     if body.stream:
         return EventStream(await response.run.start(), response.events, response.save)

@@ -8,7 +8,6 @@ import itertools
 import logging
 import queue
 import re
-import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from palladio.runtime.interface.errors import ConfigError
 T = TypeVar("T")
 
 OWNER = "palladio-database"  # the object that names the database which the other objects belong to
+PROBE = "palladio-check"  # each start writes and deletes it: what a kill between the two leaves, the next one deletes
 SETTLING = 24 * 3600.0  # seconds from the beginning of an upload within which its file is in the database
 
 _RANGE = 2 << 20  # bytes that are read at a time
@@ -197,7 +197,6 @@ class BucketBlobs:
 
     def _check(self, identity: str) -> None:
         """Looks whether objects can be read, written, listed and deleted, and whose they are."""
-        probe = f"palladio-check-{secrets.token_hex(8)}"
         step = "be read"
         try:
             found = self._owner()
@@ -205,9 +204,10 @@ class BucketBlobs:
             if found is None:
                 self._obstore.put(self._store, OWNER, identity.encode(), use_multipart=False)
                 found = self._owner()
-            self._obstore.put(self._store, probe, b"", use_multipart=False)
+            self._obstore.put(self._store, PROBE, b"", use_multipart=False)
             step = "have objects deleted"
-            self._obstore.delete(self._store, probe)
+            with contextlib.suppress(FileNotFoundError):  # by another server that starts
+                self._obstore.delete(self._store, PROBE)
             step = "be listed"
             next(iter(self._obstore.list(self._store, chunk_size=1)), None)
         except (self._obstore.exceptions.BaseError, FileNotFoundError) as error:

@@ -1,10 +1,18 @@
 """Database: what stores need of one. Both kinds, SQLite and PostgreSQL, take the same statements."""
 
+import asyncio
+import collections
+import concurrent.futures
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from palladio.http.wire.errors import HttpError
+
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Row(Protocol):
@@ -57,10 +65,12 @@ class Database(Protocol):
     Attributes:
         server: the id of this server among those that use the database.
         is_shared: other servers may use it at the same time.
+        failures: how often it could not be used, by the code of the error.
     """
 
     server: str
     is_shared: bool
+    failures: collections.Counter[str]
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Does `work` in a thread, in one transaction; what it raises rolls back.
@@ -72,6 +82,22 @@ class Database(Protocol):
             sqlite3.Error: such as a full disk.
             HttpError: the database's files were deleted or replaced, or its server cannot be reached.
         """
+        ...
+
+    def check(self) -> None:
+        """For work that is of no use without it, before it begins: could it be used a moment ago? Costs nothing.
+
+        Raises:
+            HttpError: it could not.
+        """
+        ...
+
+    def note_failure(self, code: str) -> None:
+        """It could not be used once more. Args: code: of the error."""
+        ...
+
+    async def sign_off(self, servers: Sequence[str]) -> None:
+        """These servers have ended: what they claimed is free, without a wait for the ends of their leases."""
         ...
 
     def now(self) -> float:
@@ -92,3 +118,21 @@ class Database(Protocol):
     def close(self) -> None:
         """Waits for what is under way."""
         ...
+
+
+async def outlasting(work: "concurrent.futures.Future[T]") -> T:
+    """The result. It is worked on though the caller is cancelled; what it fails with then is nobody's."""
+    result = asyncio.wrap_future(work)
+    try:
+        return await asyncio.shield(result)
+    except asyncio.CancelledError:
+        result.add_done_callback(_end_quietly)
+        raise
+
+
+def _end_quietly(result: "asyncio.Future[T]") -> None:
+    """asyncio would write a traceback of an error that nobody has asked for. That of a database which is away is in the
+    log already."""
+    error = None if result.cancelled() else result.exception()
+    if error is not None and not isinstance(error, HttpError):
+        logger.error("A transaction failed whose caller had gone", exc_info=error)

@@ -60,6 +60,11 @@ def is_of_disk(error: BaseException) -> bool:
     return isinstance(error, OSError | sqlite3.OperationalError) and not isinstance(error, TimeoutError)
 
 
+def code_of(error: BaseException) -> str:
+    """Of an error that `is_of_disk`: as a client gets it, or "storage_unavailable"."""
+    return (isinstance(error, HttpError) and error.body.code) or "storage_unavailable"
+
+
 def _storage_unavailable(error: Exception) -> ErrorBody:
     """What the request met; the log names the file, which is the operator's business."""
     logger.error("--file-storage-path cannot be used: %s", error)

@@ -5,10 +5,12 @@ that goes away cannot leave one open.
 """
 
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 import uuid
@@ -17,11 +19,19 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg
 
-from palladio.http.storage.database import Connection, Cursor
+from palladio.http.storage.database import Connection, Cursor, outlasting
 from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
 from palladio.http.storage.postgresql_locks import Locks
 from palladio.http.storage.postgresql_schema import of_postgresql
-from palladio.http.storage.postgresql_session import DATABASE_AWAY, LOST, RETRY_AFTER, Connector, Session
+from palladio.http.storage.postgresql_session import (
+    CHANGED,
+    DATABASE_AWAY,
+    LOST,
+    RETRY_AFTER,
+    TABLES_GONE,
+    Connector,
+    Session,
+)
 from palladio.http.storage.store import identity_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.secret_url import SecretUrl
@@ -41,6 +51,7 @@ DATABASE_FULL = ErrorBody(
 )
 
 _ATTEMPTS = 6  # at a transaction: deadlocks, and connections that turn out to be dead
+_TOLD_AGAIN = 60.0  # seconds before the log says the same of missing tables
 _QUIET = 1.0  # seconds after a connection failed in which none is tried: whoever asks hears so at once
 _SCHEMA_LOCK = 0x70616C6C6164696F  # "palladio", as a number: held while tables are made
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
@@ -80,6 +91,7 @@ class PostgresqlDatabase:
     Args:
         num_connections: for transactions. Two more are for locks and for the heartbeat.
         lease: seconds for which this server counts as alive after a sign of life.
+        server: its id, unlike all others; empty: made here.
 
     Attributes:
         identity: of the tables; other databases have others.
@@ -91,15 +103,23 @@ class PostgresqlDatabase:
     is_shared = True
 
     def __init__(
-        self, url: SecretUrl, schema: str, changes: Sequence[str], num_connections: int = 4, lease: float = 60.0
+        self,
+        url: SecretUrl,
+        schema: str,
+        changes: Sequence[str],
+        num_connections: int = 4,
+        lease: float = 60.0,
+        server: str = "",
     ) -> None:
-        self.server = uuid.uuid4().hex
+        self.server = server or uuid.uuid4().hex
+        self.failures: collections.Counter[str] = collections.Counter()
         self._lease = lease
         self._connector = Connector(url)
         self._threads = concurrent.futures.ThreadPoolExecutor(num_connections, thread_name_prefix="database")
         self._sessions: dict[int, Session] = {}  # by thread
         self._quiet_until = 0.0
         self._away_since: float | None = None
+        self._told: dict[str, float] = {}  # of tables that are gone: what the log said, and when
         self._clock_offset = 0.0  # of the shared clock, from this process's monotonic one
         try:
             with self._connector.connect() as session:
@@ -111,7 +131,20 @@ class PostgresqlDatabase:
         self._heartbeat = Heartbeat(self._connector, lease, self._renew)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._transact, work)))
+        return await outlasting(self._threads.submit(self._transact, work))
+
+    def check(self) -> None:
+        trouble = self._heartbeat.trouble
+        if isinstance(trouble, CHANGED):
+            raise HttpError(TABLES_GONE)
+        if trouble is not None or time.monotonic() < self._quiet_until:
+            raise HttpError(DATABASE_AWAY)
+
+    def note_failure(self, code: str) -> None:
+        self.failures[code] += 1
+
+    async def sign_off(self, servers: Sequence[str]) -> None:
+        await self.run(lambda connection: _sign_off(connection, servers))
 
     def now(self) -> float:
         return time.monotonic() + self._clock_offset
@@ -135,7 +168,7 @@ class PostgresqlDatabase:
 
     def close(self) -> None:
         self._heartbeat.close()
-        leave = self._threads.submit(self._transact, self._leave)
+        leave = self._threads.submit(self._transact, lambda connection: _sign_off(connection, [self.server]))
         self._threads.shutdown()
         if isinstance(error := leave.exception(), HttpError):  # others wait until the lease ends
             logger.error("This server could not be signed off: %s", error)
@@ -155,6 +188,9 @@ class PostgresqlDatabase:
             except psycopg.errors.DiskFull as error:
                 self._say_unavailable(error)
                 raise HttpError(DATABASE_FULL) from None
+            except CHANGED as error:
+                self._say_changed(error)
+                raise HttpError(TABLES_GONE) from None
             except LOST as error:  # nothing of it has been committed
                 last = error
                 if not isinstance(error, _AGAIN):
@@ -202,6 +238,14 @@ class PostgresqlDatabase:
     def _say_unavailable(self, error: psycopg.Error) -> None:
         logger.error("The database cannot be used: %s", self._connector.explain(error))
 
+    def _say_changed(self, error: psycopg.Error) -> None:
+        """Of each reason, once in a while."""
+        what, now = str(error).partition("\n")[0], time.monotonic()
+        if now >= self._told.get(what, -math.inf) + _TOLD_AGAIN:
+            self._told[what] = now
+            remedy = "restore the tables, or the rights, from a backup; this server goes on by itself then"
+            logger.error("The database %s was changed while this server ran: %s: %s", self._connector.url, what, remedy)
+
     def _renew(self, session: Session) -> None:
         """Renews the lease, and looks at the shared clock."""
         begun, clock = time.monotonic(), _Transaction.clock
@@ -212,9 +256,10 @@ class PostgresqlDatabase:
         )
         self._clock_offset = found.fetchall()[0]["now"] - (begun + time.monotonic()) / 2
 
-    def _leave(self, connection: Connection) -> None:
-        connection.execute("DELETE FROM servers WHERE id = ?", (self.server,))
-        connection.notify()
+
+def _sign_off(connection: Connection, servers: Sequence[str]) -> None:
+    connection.executemany("DELETE FROM servers WHERE id = ?", [(server,) for server in servers])
+    connection.notify()
 
 
 def _make_tables(session: Session, schema: str, changes: Sequence[str]) -> str:

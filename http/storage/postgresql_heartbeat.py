@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from palladio.http.storage.postgresql_session import LOST, Connector, Session
+import psycopg
+
+from palladio.http.storage.postgresql_session import CHANGED, LOST, Connector, Session
 
 CHANNEL = "palladio"
 
@@ -23,6 +25,10 @@ class Heartbeat:
     Args:
         lease: seconds that one lasts.
         renew: renews it; called with the connection.
+
+    Attributes:
+        trouble: why the database cannot be used now; None: it can, as far as this connection knows, which notices at
+            once when the database's server ends.
     """
 
     def __init__(self, connector: Connector, lease: float, renew: Callable[[Session], None]) -> None:
@@ -31,6 +37,7 @@ class Heartbeat:
         self._renew = renew
         self._subscribers: list[Callable[[], None]] = []
         self._is_closed = False
+        self.trouble: psycopg.Error | None = None
         self._ended, self._end = os.pipe()  # readable: close was called
         self._thread = threading.Thread(target=self._run, name="database-heartbeat", daemon=True)
         self._thread.start()
@@ -57,8 +64,10 @@ class Heartbeat:
                     self._wake()  # of what came in between
                     while not is_ended:
                         self._renew(session)
+                        self.trouble = None
                         is_ended = self._wait(session)
-            except LOST as error:
+            except (*LOST, *CHANGED) as error:
+                self.trouble = error
                 logger.debug("No heartbeat of the database %s", self._connector.explain(error))
                 is_ended = bool(select.select([self._ended], [], [], _PAUSE)[0])
 

@@ -19,11 +19,23 @@ DATABASE_AWAY = ErrorBody(
     code="database_unavailable",
     headers={"Retry-After": str(RETRY_AFTER)},
 )
+TABLES_GONE = ErrorBody(
+    503,
+    "tables of the database of --database-url are missing, or this server may not use them: see its log",
+    code="storage_gone",
+)
 LOST = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     psycopg.errors.ReadOnlySqlTransaction,  # a standby's
     psycopg.errors.IdleInTransactionSessionTimeout,  # this process was stopped for a while; an InternalError in psycopg
+)
+
+CHANGED = (  # somebody has been at the database while this server ran
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.InsufficientPrivilege,
 )
 
 # A host that is switched off leaves its connections open: PostgreSQL frees what they hold after this.

@@ -1,6 +1,6 @@
 """SqliteDatabase: a file, in a thread of its own, so that the event loop never waits for a disk."""
 
-import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from palladio.http.storage.database import Connection
+from palladio.http.storage.database import Connection, outlasting
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ class SqliteDatabase:
                 its user_version; the others are made.
         """
         self.server = uuid.uuid4().hex
+        self.failures: collections.Counter[str] = collections.Counter()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database")
         self._connection: SqliteConnection = self._thread.submit(_connect, path, schema, changes).result()
         self._path = path
@@ -85,7 +86,17 @@ class SqliteDatabase:
             sqlite3.Error: such as a full disk.
             HttpError: the database's files were deleted or replaced. The server has to be started again.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._transact, work)))
+        return await outlasting(self._thread.submit(self._transact, work))
+
+    def check(self) -> None:
+        if self._gone is not None:
+            raise HttpError(STORAGE_GONE)
+
+    def note_failure(self, code: str) -> None:
+        self.failures[code] += 1
+
+    async def sign_off(self, servers: Sequence[str]) -> None:
+        """There are no leases: see live_servers."""
 
     def now(self) -> float:
         return time.time()

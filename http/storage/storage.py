@@ -41,11 +41,13 @@ class SharedDatabase:
     Attributes:
         num_connections: of this server, for transactions.
         lease: seconds for which a server counts as alive after a sign of life.
+        server: the id of this one, unlike all others; empty: a new one is made.
     """
 
     url: SecretUrl
     num_connections: int = 4
     lease: float = 60.0
+    server: str = ""
 
 
 class Storage:
@@ -145,7 +147,7 @@ def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
         raise ConfigError(
             f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"
         ) from error
-    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
+    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease, shared.server)
 
 
 def _lock(folder: Path, *, is_shared: bool) -> int:

@@ -2,10 +2,13 @@
 
 import functools
 import secrets
+import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from palladio.http.storage.database import Connection, Database, Row
+from palladio.http.storage.disk_errors import code_of, is_of_disk
+from palladio.http.wire.errors import HttpError
 
 S = TypeVar("S", bound="Store")
 P = ParamSpec("P")
@@ -31,7 +34,12 @@ def transaction(
 
     @functools.wraps(work)
     async def run(store: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store._database.run(lambda connection: work(store, connection, *args, **kwargs))
+        try:
+            return await store._database.run(lambda connection: work(store, connection, *args, **kwargs))
+        except (HttpError, OSError, sqlite3.Error) as error:
+            if is_of_disk(error):
+                store._database.note_failure(code_of(error))
+            raise
 
     return run
 

@@ -19,7 +19,7 @@ from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.messages import EngineFailed, EngineReady, FromEngine, ToEngine
+from palladio.runtime.interface.messages import AbortRequests, EngineFailed, EngineReady, FromEngine, ToEngine
 from palladio.runtime.interface.weight_update import UpdateOptions
 from palladio.runtime.process.engine_sockets import EngineSockets
 from palladio.runtime.process.front_desk import front_socket
@@ -82,6 +82,10 @@ class FrontEngine(AsyncEngine):
             self._info = None  # this front was not ready yet: it waits for the next engine
         elif state.phase in ("restarting", "dead") and self._phase in ("starting", "ready"):
             self._on_message(state.failure or EngineFailed("the engine has stopped", config=False))
+
+    def end_front(self, number: int) -> None:
+        """Another front has ended: its requests are aborted, before any that this one sends from now on."""
+        self._transport.send(AbortRequests([], number))
 
     def _become_ready(self) -> None:
         if self._link.state.is_open:

@@ -95,10 +95,8 @@ class RequestIntake:
         self._room = LengthLimit.of(info)
 
     def resolve(self, request: GenerationRequest) -> list[GenerationRequest]:
-        """One request for each of the n samples, with everything that the engine needs resolved.
-
-        Engine-side ids are `RID~SERIAL` or `RID-INDEX~SERIAL`: a serial is never used twice, so what an aborted
-        request may still send cannot be taken for output of a later one with the same RID.
+        """One request for each of the n samples, with everything that the engine needs resolved, and engine-side ids
+        (see front_number).
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
@@ -138,7 +136,7 @@ class RequestIntake:
             thinking = thinking.leaving_room(max_tokens)
         samples = []
         for index in range(params.n):
-            name = request.scoped_id if params.n == 1 else f"{request.scoped_id}-{index}"
+            place = "" if params.n == 1 else f"-{index}"
             sample = dataclasses.replace(
                 params,
                 max_tokens=max_tokens,
@@ -147,7 +145,7 @@ class RequestIntake:
                 thinking=thinking,
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
-            engine_id = f"{name}~{self._mark}{next(self._serial):x}"
+            engine_id = f"{request.scoped_id}~{self._mark}{next(self._serial):x}{place}"
             new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
             samples.append(dataclasses.replace(new, media=request.media) if request.media else new)
         return samples

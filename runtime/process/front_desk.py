@@ -1,7 +1,8 @@
 """FrontDesk: one engine before several front processes. Each front gets what is its own, and no more.
 
-A request belongs to the front whose number its id bears. When a front has ended, its owner says so, and all of its
-requests are aborted, also those that are still on their way.
+A request belongs to the front whose number its id bears; while it runs, another front's with the same name is refused.
+When a front has ended, its owner or its heir says so, and all of its requests are aborted, also those that are still on
+their way.
 """
 
 import collections
@@ -12,7 +13,8 @@ from typing import Any
 
 import zmq
 
-from palladio.runtime.interface.front_number import PARENT, front_of_call, front_of_id
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.front_number import PARENT, front_of_call, front_of_id, name_of_id
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
@@ -22,7 +24,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import FROM_ENGINE, address, from_engine_codec, open_socket
 from palladio.runtime.process.transport import Emit, Inbox
@@ -54,21 +56,19 @@ class FrontDesk:
         self._lock = threading.Lock()  # of the sockets
         self._sockets: dict[int, Any] = {}
         self._fronts: dict[str, int] = {}  # of the requests that have not ended
+        self._named: dict[str, set[str]] = {}  # name → those of them that have it, all of one front
         self._ended: set[int] = set()  # fronts
 
     def take(self, message: ToEngine) -> ToEngine | None:
         """What the engine is to do of it; None: nothing."""
         match message:
             case GenerationRequest():
-                front = front_of_id(message.request_id)
-                if front in self._ended:
-                    return None
-                self._fronts[message.request_id] = front
+                return message if self._enter(message) else None
             case AbortRequests(front=front) if front != PARENT:
                 return AbortRequests(self._end(front))
             case AbortRequests():
                 for engine_id in message.request_ids:
-                    self._fronts.pop(engine_id, None)
+                    self._forget(engine_id)
         return message
 
     def emit(self, message: FromEngine) -> None:
@@ -90,6 +90,31 @@ class FrontDesk:
             for socket in self._sockets.values():
                 socket.close()
             self._sockets.clear()
+
+    def _enter(self, request: GenerationRequest) -> bool:
+        """Whether it may run. If not, its front is told, unless that has ended."""
+        engine_id = request.request_id
+        front, name = front_of_id(engine_id), name_of_id(engine_id)
+        if front in self._ended:
+            return False
+        same = self._named.get(name)
+        if same is not None and self._fronts[next(iter(same))] != front:  # in its own front it is refused before
+            owner = request.options.owner
+            given = name.removeprefix(f"{owner}/") if owner else name
+            error = InvalidRequestError(f"a request with id {given!r} is already running", param="rid")
+            self._send(front, StepOutputs([TokenOutput(engine_id, [], finish=FinishReason.refusal(error))]))
+            return False
+        self._fronts[engine_id] = front
+        self._named.setdefault(name, set()).add(engine_id)
+        return True
+
+    def _forget(self, engine_id: str) -> None:
+        """It has ended, if it has ever been here."""
+        if self._fronts.pop(engine_id, None) is not None:
+            name = name_of_id(engine_id)
+            self._named[name].remove(engine_id)
+            if not self._named[name]:
+                del self._named[name]
 
     def _by_front(self, message: StepOutputs) -> dict[int, StepOutputs]:
         """What each front gets of it, in the same order."""
@@ -116,7 +141,7 @@ class FrontDesk:
                 continue  # aborted
             parts[front][0].append(output)
             if output.finish is not None:
-                del self._fronts[output.request_id]
+                self._forget(output.request_id)
 
     def _send(self, front: int, message: FromEngine) -> None:
         frame = self._encode(message)
@@ -137,7 +162,7 @@ class FrontDesk:
                 socket.close(linger=0)
         engine_ids = [engine_id for engine_id, own in self._fronts.items() if own == front]
         for engine_id in engine_ids:
-            del self._fronts[engine_id]
+            self._forget(engine_id)
         return engine_ids
 
 

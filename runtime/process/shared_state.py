@@ -29,7 +29,8 @@ class SharedState(msgspec.Struct, frozen=True):
         info: None: it has never been ready.
         failure: why it is dead or restarting.
         is_open: all fronts have loaded what they need: none of them says "ready" before the others can.
-        leader: number of the front that does what only one may do; 0: there is none.
+        leader: number of the front that does what only one may do; 0: there is none. past_leaders: those that led
+            before it; all of them have ended.
     """
 
     phase: Phase = "starting"
@@ -42,6 +43,7 @@ class SharedState(msgspec.Struct, frozen=True):
     model: ModelState = ModelState()
     is_open: bool = False
     leader: int = 0
+    past_leaders: list[int] = []
 
 
 class ModelCall(msgspec.Struct, frozen=True):

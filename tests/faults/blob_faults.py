@@ -100,4 +100,11 @@ BLOB_FAULTS = (
         "        self._grow(rest)\n        if self._begun:\n            yield self._take()",
         ("tests/http/batches/test_line_pieces.py",),
     ),
+    Fault(
+        "an interrupted check leaves an object for ever",
+        "http/storage/blob_bucket.py",
+        'self._obstore.put(self._store, PROBE, b""',
+        'self._obstore.put(self._store, f"{PROBE}-{time.time_ns()}", b""',
+        _BUCKET,
+    ),
 )

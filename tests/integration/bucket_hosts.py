@@ -49,7 +49,7 @@ class Host:
         command = [sys.executable, "-c", _SCRIPT, str(tokenizer), json.dumps(config)]
         with log.open("w") as file:
             self._process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while (found := re.search(r"running on (http://127.0.0.1:\d+)", log.read_text())) is None:
             assert self._process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -79,7 +79,7 @@ def begun_upload(host: Host, swift: Swift) -> Iterator[None]:
             b"Content-Type: multipart/form-data; boundary=B\r\n\r\n"
             b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + random.randbytes(17 * MIB)
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while swift.num_stored() < before + 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)

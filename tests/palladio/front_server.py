@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,10 +67,10 @@ class FrontServer:
         limits = httpx.Limits(max_connections=1, keepalive_expiry=None)
         return httpx.Client(base_url=self.url, timeout=30, limits=limits)
 
-    def clients(self) -> dict[int, httpx.Client]:
-        """A client for each front, by the front's pid."""
+    def clients(self, seconds: float = 20) -> dict[int, httpx.Client]:
+        """A client for each front, by the front's pid. Args: seconds: for those that still start."""
         found: dict[int, httpx.Client] = {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + seconds
         while len(found) < len(self.front_pids()):
             assert time.monotonic() < deadline
             client = self.client()
@@ -91,6 +92,9 @@ class FrontServer:
     def front_pids(self) -> list[int]:
         return self.children("palladio.front_process")
 
+    def leader_pid(self) -> int:
+        return int(re.findall(r"leads \(pid (\d+)\)", self.log())[-1])
+
     def engine_pid(self) -> int:
         (pid,) = self.children("palladio.runtime.process.engine_main")
         return pid
@@ -107,7 +111,8 @@ class FrontServer:
         """The pid of the front that has the connection from a port."""
         own = f":{int(self.url.rpartition(':')[2]):04X}"
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        (inode,) = [line[9] for line in lines if line[1].endswith(own) and line[2].endswith(f":{port:04X}")]
+        there = [line for line in lines if line[3] == "01"]  # established: others may have had the same ports before
+        (inode,) = [line[9] for line in there if line[1].endswith(own) and line[2].endswith(f":{port:04X}")]
         for pid in self.front_pids():
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 if os.path.exists(link) and os.readlink(link) == f"socket:[{inode}]":

@@ -33,7 +33,8 @@ def server(tmp_path_factory):
 def both(server):
     """The client of the front that leads, and one of the other."""
     clients = server.clients()
-    leader, other = (clients[pid] for pid in sorted(clients))  # the lowest number leads, and has the lowest pid
+    leader = clients.pop(server.leader_pid())
+    (other,) = clients.values()
     return leader, other
 
 
@@ -61,9 +62,10 @@ def stream(client, **fields):
 
 
 @contextlib.contextmanager
-def streams(*clients, **fields):
+def streams(*clients, name="s", **fields):
+    """Their ids are NAME0, NAME1, …"""
     with concurrent.futures.ThreadPoolExecutor(len(clients)) as threads:
-        running = [threads.submit(stream, client, rid=f"s{i}", **fields) for i, client in enumerate(clients)]
+        running = [threads.submit(stream, client, rid=f"{name}{i}", **fields) for i, client in enumerate(clients)]
         yield running
 
 
@@ -85,11 +87,15 @@ def test_both_fronts_answer_and_tell_of_all_requests(both):
     )
 
 
-def test_requests_are_aborted_and_counted_wherever_they_run(both):
+def test_requests_are_aborted_counted_and_refused_twice_wherever_they_run(server, both):
     first, second = both
+    retries = server.clients().values()
     with httpx.Client(base_url=first.base_url) as third, streams(first, second) as running:
         wait_until(lambda: num_running(third) == 2)
         assert third.get("/load").json() == {"server_load": 2}
+        for again in (client.post(ROUTE, json={**BRIEF, "rid": "s0"}) for client in retries):
+            assert (again.status_code, again.json()["error"]["param"]) == (400, "rid")
+            assert again.json()["error"]["message"] == "a request with id 's0' is already running"
         assert third.post("/abort_request", json={"rid": "s0"}).json() == {"aborted": 1}
         assert third.post("/abort_request", json={"rid": "s1"}).json() == {"aborted": 1}
         assert third.post("/abort_request", json={"rid": "s1"}).json() == {"aborted": 0}
@@ -140,7 +146,7 @@ def test_a_killed_front_loses_its_own_connections_alone_and_is_replaced(server, 
     """It leads, too: the other front takes over."""
     first, second = both
     before = counter(second, "sglang:num_requests_total")
-    pid = min(server.front_pids())
+    pid = server.leader_pid()
     with httpx.Client(base_url=server.url) as third, streams(first, second) as running:
         wait_until(lambda: num_running(second_view(server)) == 2)
         os.kill(pid, signal.SIGKILL)
@@ -183,7 +189,7 @@ def test_an_engine_that_crashes_is_restarted_for_all_fronts(tmp_path):
         first, second = server.clients().values()
         with streams(first) as served:
             wait_until(lambda: num_running(second) == 1)
-            with streams(second, max_tokens=5) as waiting:
+            with streams(second, name="waiting", max_tokens=5) as waiting:
                 wait_until(lambda: num_running(second_view(server)) == 2)
                 os.kill(server.engine_pid(), signal.SIGKILL)
                 events, _ = served[0].result(30)

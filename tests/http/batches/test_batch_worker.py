@@ -151,11 +151,13 @@ def test_every_line_has_one_result_wherever_servers_end(
 
 
 class FragileEngine(FakeEngine):
-    """Fails whenever it meets a prompt that `kills`, and takes all requests with it; is ready again soon after."""
+    """Fails whenever it meets a prompt that `kills`, and takes all requests with it; is ready again soon after, but not
+    after `last` failures."""
 
-    def __init__(self, tokenizer: Tokenizer, kills: Callable[[list[int]], bool]) -> None:
+    def __init__(self, tokenizer: Tokenizer, kills: Callable[[list[int]], bool], last: int | None = None) -> None:
         super().__init__(tokenizer, reply="x")
         self.kills = kills
+        self._last = last
         self.num_failures = 0
         self._failed = asyncio.Event()
         self.first_delay = 0.05
@@ -168,7 +170,8 @@ class FragileEngine(FakeEngine):
                     self.num_failures += 1
                     failed.set()
                     self._failed, self.state = asyncio.Event(), "restarting"
-                    asyncio.get_running_loop().call_later(0.05, setattr, self, "state", "ready")
+                    if self.num_failures != self._last:
+                        asyncio.get_running_loop().call_later(0.05, setattr, self, "state", "ready")
                 if failed.is_set():
                     raise EngineDeadError("it failed")
                 yield output
@@ -195,7 +198,7 @@ async def test_a_line_that_kills_the_engine_gets_a_500_and_its_neighbours_their_
 async def test_crashes_are_remembered_by_the_next_server(
     tmp_path: Path, tokenizer: Tokenizer, open_storage: OpenStorage
 ) -> None:
-    engine = FragileEngine(tokenizer, lambda ids: True)
+    engine = FragileEngine(tokenizer, lambda ids: True, last=MAX_CRASHES - 1)
     async with serving(tmp_path, engine, None, open_storage) as server:
         batch_id = await server.submit(jsonl([chat_line(1)]))
         async with asyncio.timeout(20):

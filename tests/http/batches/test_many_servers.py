@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from palladio.http.batches import batch_run, batch_worker
+from palladio.http.batches.batch_claims import BatchClaims
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.storage import SharedDatabase, Storage
@@ -31,6 +32,12 @@ def shared(database_url: SecretUrl, monkeypatch: pytest.MonkeyPatch) -> OpenStor
     monkeypatch.setattr(batch_run, "POLL", 0.2)
     monkeypatch.setattr(batch_worker, "POLL", 0.2)
     database = SharedDatabase(database_url, num_connections=2, lease=LEASE)
+    return lambda folder: Storage(folder, shared=database)
+
+
+@pytest.fixture
+def long_lease(database_url: SecretUrl, shared: OpenStorage) -> OpenStorage:
+    database = SharedDatabase(database_url, num_connections=2, lease=600.0)
     return lambda folder: Storage(folder, shared=database)
 
 
@@ -90,6 +97,44 @@ async def test_lines_of_a_server_that_dies_are_answered_by_another_one_after_its
         assert (batch.status, batch.completed) == ("completed", 200)
         found = [one["custom_id"] for one in second.results(batch.output_file_id)]
         assert found == [f"line-{number}" for number in range(200)]
+
+
+async def test_an_heir_that_signs_a_dead_server_off_has_its_lines_at_once(
+    tmp_path: Path, tokenizer: Tokenizer, long_lease: OpenStorage
+) -> None:
+    dead, heir = slow_engine(tokenizer), slow_engine(tokenizer)
+    async with serving(tmp_path, heir, None, long_lease) as second:
+        heir.state = "restarting"  # for now
+        first = Server(tmp_path, dead, None, long_lease)
+        await first.worker.start()
+        batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
+        await first.wait_for(batch_id, lambda batch: batch.completed > 0)
+        kill(first)
+        heir.state = "ready"
+        await second.storage.database.sign_off([first.storage.database.server])
+        batch = await second.ended(batch_id)
+        assert (batch.status, batch.completed) == ("completed", 200)
+
+
+async def test_a_host_whose_clock_is_wrong_takes_no_lines_of_live_servers(
+    tmp_path: Path, tokenizer: Tokenizer, long_lease: OpenStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases are measured by the database's clock, and renewed by it."""
+    engine = slow_engine(tokenizer)
+    engine.delay = 60.0
+    async with serving(tmp_path, engine, None, long_lease) as first:
+        batch_id = await first.submit(jsonl([chat_line(number) for number in range(10)]))
+        await first.wait_for(batch_id, lambda batch: batch.status == "in_progress")
+        async with asyncio.timeout(20):
+            while not engine._running:
+                await asyncio.sleep(0.01)
+        now = time.time()
+        for shift in (-10 * 24 * 3600, 10 * 24 * 3600):
+            monkeypatch.setattr("time.time", lambda shift=shift: now + shift)
+            storage = long_lease(tmp_path)
+            assert await BatchClaims(storage.database).next(batch_id, 0) is None
+            assert abs(storage.database.now() - now) < 3600
+            storage.close()
 
 
 async def test_a_cancel_at_one_server_ends_the_batch_at_all(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import shutil
 import sqlite3
 
@@ -12,6 +13,7 @@ import pytest
 from palladio.http.files import file_store
 from palladio.http.storage import blob_folder
 from palladio.http.storage.storage import Storage
+from tests.fake_engine import FakeEngine
 from tests.http.conftest import OpenStorage, wait_until
 from tests.http.files.uploads import CONTENT, names, start_work, upload
 
@@ -154,15 +156,16 @@ def test_a_database_that_cannot_be_written_is_a_503(start, storage: Storage) -> 
 
 
 def test_a_deleted_database_is_told_on_every_route_and_loses_nothing(
-    start, storage: Storage, caplog: pytest.LogCaptureFixture
+    start, storage: Storage, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     http = start(storage)
     file = upload(http).json()
     start_work(http)
     (storage.folder / "palladio.db").unlink()
+    num_calls = len(engine.calls)
     answers = [
-        upload(http),
         http.get("/v1/files"),
+        upload(http),
         http.get(f"/v1/files/{file['id']}"),
         http.get(f"/v1/files/{file['id']}/content"),
         http.delete(f"/v1/files/{file['id']}"),
@@ -171,6 +174,8 @@ def test_a_deleted_database_is_told_on_every_route_and_loses_nothing(
     ]
     for answer in answers:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_gone"), answer.request.url
+    assert len(engine.calls) == num_calls, "tokens were made for a response that cannot be stored"
+    assert re.search(r'palladio:database_failures_total\{.*code="storage_gone".* [1-9]', http.get("/metrics").text)
     assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
     assert len([text for text in caplog.messages if "was deleted or replaced while the server ran" in text]) == 1
     storage.close()

@@ -23,13 +23,14 @@ class Member:
     """A front's Peers, without processes between."""
 
     is_alone = False
+    member = ""
 
     def __init__(self, group, number):
         self.group, self.number = group, number
         self.answerers = {}
 
     async def lead(self):
-        pass
+        return []
 
     async def leader(self):
         if not self.group.leading:

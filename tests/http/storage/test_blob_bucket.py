@@ -1,6 +1,7 @@
 """A bucket that is away, read-only or somebody else's: what the operator and clients are told."""
 
 import asyncio
+import json
 import logging
 import sys
 
@@ -9,11 +10,12 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage.blob_bucket import OWNER, BucketBlobs, describe, open_bucket
+from palladio.http.storage.blob_bucket import OWNER, PROBE, SETTLING, BucketBlobs, describe, open_bucket
 from palladio.http.storage.disk_errors import is_of_disk
 from palladio.http.storage.object_lists import new_id
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import ConfigError
+from tests.docs.doc_blocks import blocks
 from tests.http.storage.memory_bucket import MemoryBucket
 from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
 
@@ -50,6 +52,32 @@ async def test_a_bucket_that_cannot_be_used_is_told_at_start(call: str, error: E
     assert told in message
     assert "\n" not in message
     assert "pw" not in message
+
+
+@pytest.mark.parametrize("left", [PermissionDeniedError(DENIED), None])
+async def test_a_check_leaves_nothing_behind_and_removes_what_an_interrupted_one_left(left: Exception | None) -> None:
+    blobs = MemoryBucket()
+    if left is not None:  # as after a kill between its two requests
+        blobs.flaky.failing["delete"] = left
+        with pytest.raises(ConfigError):
+            await blobs.check("database")
+        assert [one["path"] for some in obstore.list(blobs.memory) for one in some] == [PROBE, OWNER]
+        blobs.flaky.failing.clear()
+    await blobs.check("database")
+    assert [one["path"] for some in obstore.list(blobs.memory) for one in some] == [OWNER]
+    blobs.flaky.failing["delete"] = FileNotFoundError("another server was faster")
+    await blobs.check("database")
+
+
+def test_the_rule_on_the_page_removes_parts_of_no_upload_that_still_counts() -> None:
+    found = [block for block in blocks() if "AbortIncompleteMultipartUpload" in block.text and block.language == "json"]
+    amazon, google = (json.loads(block.text) for block in found)
+    (rule,) = amazon["Rules"]
+    assert (rule["Status"], rule["Filter"]) == ("Enabled", {"Prefix": "PREFIX/"})
+    (other,) = google["lifecycle"]["rule"]
+    days = rule["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"]
+    assert other["condition"] == {"age": days, "matchesPrefix": ["PREFIX/"]}
+    assert days * 24 * 3600 > SETTLING
 
 
 async def test_a_bucket_belongs_to_one_database() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import sqlite3
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from palladio.http.storage.sqlite import SqliteDatabase
-from palladio.http.wire.errors import HttpError
+from palladio.http.wire.errors import ErrorBody, HttpError
 
 
 @pytest.fixture
@@ -58,6 +59,28 @@ def replace(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(new)) as connection:
         connection.execute("CREATE TABLE t (n INTEGER)")
     os.replace(new, path)
+
+
+@pytest.mark.parametrize("error", [HttpError(ErrorBody(503, "away")), ValueError("a defect")])
+async def test_what_fails_after_its_caller_has_gone_is_told_if_it_is_a_defect(
+    error: Exception, database: SqliteDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def work(connection: object) -> None:
+        go_on.wait()
+        raise error
+
+    begun = asyncio.ensure_future(database.run(work))
+    await asyncio.sleep(0)
+    begun.cancel()
+    await asyncio.wait([begun])
+    go_on.set()
+    await numbers(database)
+    await asyncio.sleep(0)
+    gc.collect()  # asyncio tells then of errors that nobody has asked for
+    expected = [] if isinstance(error, HttpError) else ["A transaction failed whose caller had gone"]
+    assert [text.partition("\n")[0] for text in caplog.messages] == expected
 
 
 LOSSES = {

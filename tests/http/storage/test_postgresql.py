@@ -147,6 +147,49 @@ async def test_subscribers_of_all_servers_hear_of_what_is_committed(
     other.close()
 
 
+async def test_missing_tables_are_told_with_the_remedy_and_all_goes_on_when_they_are_back(
+    database_url: SecretUrl, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(PostgresqlDatabase(database_url, TABLES, CHANGES, 2, lease=0.4)) as database:
+        await database.run(add(1))
+        await database.run(lambda connection: connection.execute("ALTER TABLE t RENAME TO away"))
+        for _ in range(3):
+            with pytest.raises(HttpError) as caught:
+                await numbers(database)
+            assert (caught.value.body.status, caught.value.body.code) == (503, "storage_gone")
+        (told,) = [text for text in caplog.messages if 'relation "t" does not exist' in text]
+        assert "restore the tables, or the rights, from a backup; this server goes on by itself then" in told
+        database.check()  # the server's own are there
+        await database.run(lambda connection: connection.execute("ALTER TABLE away RENAME TO t"))
+        assert await numbers(database) == [1]
+        for name, there in (("servers RENAME TO away", False), ("away RENAME TO servers", True)):
+            await database.run(lambda connection, name=name: connection.execute(f"ALTER TABLE {name}"))
+            async with asyncio.timeout(10):
+                while (await is_usable(database)) != there:
+                    await asyncio.sleep(0.05)
+
+
+async def is_usable(database: "PostgresqlDatabase") -> bool:
+    with contextlib.suppress(HttpError):
+        database.check()
+        return True
+    return False
+
+
+async def test_a_server_that_is_signed_off_is_not_waited_for(database_url: SecretUrl) -> None:
+    """Whoever knows that it has ended says so; its lease would go on for a minute."""
+    dead = PostgresqlDatabase(database_url, TABLES, CHANGES, 1, server="host-1")
+    heir = PostgresqlDatabase(database_url, TABLES, CHANGES, 1, server="host-2")
+    query = "SELECT id FROM servers ORDER BY id"
+    dead._heartbeat.close()
+    for expected in (["host-1", "host-2"], ["host-2"]):
+        found = await heir.run(lambda connection: [row["id"] for row in connection.execute(query)])
+        assert found == expected
+        await heir.sign_off(["host-1"])
+    for one in (dead, heir):
+        one.close()
+
+
 def test_servers_that_start_at_once_make_the_tables_once(database_url: SecretUrl) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         opened = list(threads.map(lambda _: PostgresqlDatabase(database_url, SCHEMA, CHANGES, 1), range(4)))
@@ -171,6 +214,8 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
             await asyncio.wait_for(database.run(add(2)), 5)
         assert (error.value.body.status, error.value.body.code) == (503, "database_unavailable")
         assert error.value.body.headers["Retry-After"]
+    with pytest.raises(HttpError, match="cannot be reached"):
+        database.check()
     assert len([text for text in caplog.messages if "cannot be used" in text]) == 1
     server.start()
     async with asyncio.timeout(20):
@@ -180,6 +225,10 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
                 break
             await asyncio.sleep(0.1)
     assert await numbers(database) == [1, 3]
+    async with asyncio.timeout(20):
+        while database._heartbeat.trouble is not None:
+            await asyncio.sleep(0.1)
+    database.check()
     database.close()
     server.remove()
 
@@ -187,8 +236,10 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
 def test_servers_of_one_database_share_a_folder_and_others_are_refused(
     tmp_path: Path, database_url: SecretUrl, postgres: PostgresServer
 ) -> None:
-    shared = SharedDatabase(database_url, 1)
-    first, second = Storage(tmp_path, shared=shared), Storage(tmp_path, shared=shared)
+    shared, named = SharedDatabase(database_url, 1), SharedDatabase(database_url, 1, server="host-7")
+    first, second = Storage(tmp_path, shared=shared), Storage(tmp_path, shared=named)
+    assert second.database.server == "host-7"
+    assert first.database.server not in ("", "host-7")
     with pytest.raises(ConfigError, match="in use by another server"):
         Storage(tmp_path)
     with pytest.raises(ConfigError, match="belongs to another database"):

@@ -75,13 +75,37 @@ async def test_each_front_gets_the_tokens_of_its_own_requests(tmp_path):
     async with serving(tmp_path) as server:
         first, second = server.fronts
         alone = await tokens(first, "alone")
-        together = await asyncio.gather(*(tokens(front, "same", n=2) for front in (first, second)))
+        together = await asyncio.gather(*(tokens(front, name, n=2) for front, name in ((first, "a"), (second, "b"))))
         for found in together:
             assert [token for index, token in found if index == 0] == [token for _, token in alone]
         assert sorted(together[0]) == sorted(together[1])
         unseeded = [await tokens(front, "any", seed=None) for front in (first, second)]
         assert unseeded[0] != unseeded[1], "each front has seeds of its own"
         assert (await first.stats()).total.num_running == 0
+
+
+async def test_an_id_runs_once_whichever_front_it_comes_to(tmp_path):
+    async with serving(tmp_path, {"step_delay": 0.01}) as server:
+        first, second = server.fronts
+        running = first.generate(GenerationRequest("same", [5], SamplingParams(max_tokens=250)))
+        await anext(running)
+        with pytest.raises(InvalidRequestError, match="a request with id 'same' is already running") as error:
+            await tokens(second, "same", n=2)
+        assert error.value.param == "rid"
+        assert await second.stats() is not None
+        assert [output.finish async for output in running][-1].type == "length"
+        assert len(await tokens(second, "same", max_tokens=3)) == 3
+
+
+async def test_an_heir_goes_on_with_the_ids_of_the_dead(tmp_path):
+    """The parent's word that a front has ended may come to the engine after the heir's first request."""
+    async with serving(tmp_path, {"step_delay": 0.01}) as server:
+        first, second = server.fronts
+        running = first.generate(GenerationRequest("line", [5], SamplingParams(max_tokens=250)))
+        await anext(running)
+        second.end_front(1)
+        assert len(await tokens(second, "line", max_tokens=3)) == 3
+        await running.aclose()
 
 
 async def test_no_front_is_ready_before_all_are(tmp_path):

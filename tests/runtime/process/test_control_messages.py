@@ -113,7 +113,7 @@ async def test_explain(tmp_path: Path, transport: type[ThreadTransport | Process
         assert {name: sorted(states) for name, states in found.items()} == {"r": [0, 1], "other": [0]}
         await other.aclose()
         states = found["r"]
-        assert [states[index].request_id.split("~")[0] for index in (0, 1)] == ["r-0", "r-1"]
+        assert [states[index].request_id.partition("~")[0] for index in (0, 1)] == ["r", "r"]
         assert (states[1].status, states[1].prompt_tokens) == ("running", 4)
         assert await engine.explain(["nobody"]) == {}
         await outputs.aclose()

@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from palladio.runtime.interface.front_number import PARENT, first_call, front_of_call, front_of_id, id_mark
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import (
     AbortRequests,
     ControlReply,
@@ -108,6 +108,23 @@ def test_what_has_ended_is_sent_to_nobody(desk):
     desk.add("c~1.2")
     desk.desk.emit(outputs("c~1.2"))
     assert [ids(desk.heard(1)) for _ in "12"] == [["a~1.0"], ["c~1.2"]]
+
+
+def test_a_name_that_runs_in_one_front_is_refused_in_others_until_it_has_ended(desk):
+    """Whatever its samples are called, and whoever retries it."""
+    desk.add("team/a~1.0-0", "team/a~1.1-1", "a-0~2.0")
+    again = dataclasses.replace(request("team/a~2.1"), options=RequestOptions(owner="team"))
+    assert desk.desk.take(again) is None
+    (refused,) = desk.heard(2).outputs
+    assert (refused.request_id, refused.finish.status, refused.finish.param) == ("team/a~2.1", 400, "rid")
+    assert refused.finish.message == "a request with id 'a' is already running"
+    desk.desk.emit(outputs("team/a~1.0-0", "team/a~2.1", finish=FinishReason("length")))
+    assert ids(desk.heard(1)) == ["team/a~1.0-0"], "one sample goes on, and the refused one has never begun"
+    assert desk.desk.take(again) is None
+    assert desk.desk.take(AbortRequests(["team/a~1.1-1"])) is not None
+    desk.add("team/a~2.2", "team/a~2.3")
+    assert desk.desk.take(AbortRequests([], front=2)) == AbortRequests(["a-0~2.0", "team/a~2.2", "team/a~2.3"])
+    desk.add("team/a~1.2", "a-0~12c.0")
 
 
 def test_a_front_that_has_ended_takes_all_its_requests_along_and_those_that_come_late(desk):
