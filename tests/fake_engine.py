@@ -43,6 +43,7 @@ from palladio.runtime.interface.outputs import (
     RequestOutput,
     RequestTimes,
     RequestTrace,
+    Sink,
     TokenLogprob,
     WaitTimes,
 )
@@ -224,6 +225,9 @@ class FakeEngine:
         finally:
             call.aborted = call.aborted or not call.finished
             del self._running[request_id]
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """All outputs go to the reader."""
 
     def _refusal(self, request_id: str, prompt_ids: list[int], received: float, seconds: float) -> DeadlineError:
         error = DeadlineError("The request did not finish within its timeout")

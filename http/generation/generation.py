@@ -20,7 +20,7 @@ from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, Sink
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)
@@ -112,6 +112,11 @@ class OutputStream:
                 self.observe(output)
                 check_abort(output)
                 write(output)
+
+    def divert(self, sink: Sink) -> None:
+        """See EngineClient.divert; outputs of several prompts go to the reader."""
+        if len(self._requests) == 1:
+            self._context.engine.divert(self._requests[0].scoped_id, sink)
 
     def end_record(self, error: BaseException | None = None) -> None:
         """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""

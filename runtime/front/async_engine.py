@@ -40,7 +40,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs import RequestOutput, Sink
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import EngineTransport, Liveness
 from palladio.runtime.text.hub import Told, read_sampling_defaults, resolve_source
@@ -83,8 +83,7 @@ class AsyncEngine:
         max_restarts = 0 if transport.shares_interpreter else config.survival.max_engine_restarts
         self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
         self._tokenizer_loaded = False
-        self._settled = asyncio.Event()  # no longer starting
-        self._dead = asyncio.Event()
+        self._settled, self._dead = asyncio.Event(), asyncio.Event()  # settled: no longer starting
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._payloads = PayloadStore()
@@ -187,6 +186,10 @@ class AsyncEngine:
         finally:
             if media:
                 self._payloads.drop(media)
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """See EngineClient.divert."""
+        self._streams.divert(request_id, sink)
 
     async def abort(self, request_id: str | None) -> int:
         """See EngineClient.abort."""

@@ -8,7 +8,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs import RequestOutput, Sink
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -73,6 +73,17 @@ class EngineClient(Protocol):
             EngineDeadError: the engine ended; also raised mid-stream.
 
         The cause of an error that ended a request in the engine's queue is a RefusedOutputError, which tells its wait.
+        """
+        ...
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """Outputs of a running request may go to `sink` from now on, while its reader waits for the next one. What the
+        sink does not take goes to the reader, and so does the last output of each sample; nothing changes its order.
+
+        A task that wakes up for each token would cost more than all that is done with it.
+
+        Args:
+            request_id: its `scoped_id`.
         """
         ...
 

@@ -19,6 +19,10 @@ class Marks:
         self._first = frozenset(mark[0] for mark in self._marks)
         self.longest = max(map(len, self._marks), default=1)
 
+    def may_begin_in(self, text: str) -> bool:
+        """Whether the text has a character with which one of them begins."""
+        return not self._first.isdisjoint(text)
+
     def find(self, text: str, begin: int, end: int | None = None) -> tuple[int, str] | None:
         """Position and string of the first one between `begin` and `end`."""
         found = self._search(text, begin, len(text) if end is None else end)
