@@ -118,8 +118,8 @@ class FrontServer:
         pids = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         pids += [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
         times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
-        engine = sum(sum(times.pop(pid)) for pid in list(times) if "engine_main" in _command(pid))
-        return CpuSeconds(sum(map(sum, times.values())), sum(kernel for _, kernel in times.values()), engine)
+        engine = sum(times.pop(pid)[0] for pid in list(times) if "engine_main" in _command(pid))
+        return CpuSeconds(sum(total for total, _ in times.values()), sum(kernel for _, kernel in times.values()), engine)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -135,9 +135,11 @@ def _command(pid: str) -> str:
 
 
 def _seconds(pid: str) -> tuple[float, float]:
-    """Of its own, and in the kernel."""
+    """Of its threads, and of these in the kernel, which the system counts in ticks only."""
+    threads = list(Path(f"/proc/{pid}/task").iterdir())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+    total = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
+    return 1e-9 * total, int(fields[12]) / _TICKS
 
 
 def main(argv: list[str]) -> int:

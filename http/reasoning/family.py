@@ -123,8 +123,8 @@ class TagParser(ReasoningParser):
     def __init__(self, tags: Tags, *, begun: bool = False, continues: bool = False, keep_tags: bool = False) -> None:
         super().__init__()
         self._tags = tags
-        self._inside_marks = Marks((tags.start, tags.end, *tags.closers))
-        self._outside_marks = Marks((tags.start, tags.end))
+        self._inside_marks = Marks.of(tags.start, tags.end, *tags.closers)
+        self._outside_marks = Marks.of(tags.start, tags.end)
         self._keep = keep_tags
         self._inside = begun
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far

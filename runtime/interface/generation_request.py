@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -242,8 +243,10 @@ def check_int(name: str, value: object, low: int, high: int | None) -> None:
     Raises:
         InvalidRequestError: not an integer, or not in low … high (None: no limit).
     """
-    bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
+    if type(value) is int and value >= low and (high is None or value <= high):
+        return  # nearly always, and a request asks often
     if not _is_int(value) or value < low or (high is not None and value > high):  # type: ignore[operator]
+        bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
         raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 
@@ -252,14 +255,17 @@ def check_float(name: str, value: object, low: float, high: float | None, *, ope
     Raises:
         InvalidRequestError: not a finite number, or not in low … high (None: no limit; `open_low`: low is not in).
     """
-    sign = ">" if open_low else "≥"
-    bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
+    most = sys.float_info.max if high is None else high
+    if type(value) is float and low <= value <= most and not (open_low and value == low):
+        return  # nearly always, and a request asks often
     if (
         not _is_number(value)
         or value < low  # type: ignore[operator]
         or (open_low and value == low)
         or (high is not None and value > high)  # type: ignore[operator]
     ):
+        sign = ">" if open_low else "≥"
+        bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
         raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 
