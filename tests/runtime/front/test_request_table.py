@@ -101,12 +101,14 @@ async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_
     is_open = True
     give(table, "a~0", 8)
     assert taken == [[5], [6]], "what comes after one that it has refused must not overtake it"
-    assert [output.token_ids for output in await reading] == [[7, 8]]
+    await asyncio.sleep(0)
+    assert [output.token_ids for output in reading.result()] == [[7, 8]]
     reading = asyncio.ensure_future(stream.take())
     await asyncio.sleep(0)
     table.process(StepOutputs([TokenOutput("a~0", [9], finish=FinishReason("length"))]))
-    assert [output.token_ids for output in await reading] == [[9]], "the reader gets the end"
-    assert (taken, stream.is_over) == ([[5], [6]], True)
+    await asyncio.sleep(0)
+    assert (taken, reading.done()) == ([[5], [6]], True), "the reader gets the end"
+    assert ([output.token_ids for output in reading.result()], stream.is_over) == ([[9]], True)
 
 
 async def test_a_sink_that_fails_ends_its_request_alone():
