@@ -157,9 +157,9 @@ PROMPTS: dict[str, dict[str, Any]] = {  # by route
 async def turn(port: int, args: argparse.Namespace, arrivals: list[list[tuple[int, int]]] | None) -> dict[str, float]:
     fields = {**PROMPTS[args.route], "max_tokens": args.tokens, "stream": True}
     body = json.dumps({**fields, "return_token_ids": arrivals is not None, **args.body}).encode()
-    start = time.perf_counter()
+    start, route = time.perf_counter(), args.route.encode()
     noted: Sequence[list[tuple[int, int]] | None] = arrivals or [None] * args.streams
-    counts = await asyncio.gather(*(read_stream(port, args.route.encode(), body, noted[i]) for i in range(args.streams)))
+    counts = await asyncio.gather(*(read_stream(port, route, body, noted[i]) for i in range(args.streams)))
     seconds = time.perf_counter() - start
     return {"events": sum(counts), "seconds": seconds, "events_per_second": sum(counts) / seconds}
 

@@ -119,7 +119,8 @@ class FrontServer:
         pids += [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
         times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
         engine = sum(times.pop(pid)[0] for pid in list(times) if "engine_main" in _command(pid))
-        return CpuSeconds(sum(total for total, _ in times.values()), sum(kernel for _, kernel in times.values()), engine)
+        fronts, kernel = (sum(of_all) for of_all in zip(*times.values(), strict=True))
+        return CpuSeconds(fronts, kernel, engine)
 
     def stop(self) -> None:
         self._process.terminate()
