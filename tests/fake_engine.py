@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from palladio.runtime.front.engine_protocol import EngineState
+from palladio.runtime.front.engine_protocol import EngineState, Sink
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
@@ -43,7 +43,6 @@ from palladio.runtime.interface.outputs import (
     RequestOutput,
     RequestTimes,
     RequestTrace,
-    Sink,
     TokenLogprob,
     WaitTimes,
 )

@@ -18,10 +18,10 @@ from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import PromptFields, WireModel
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, Sink
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile, order
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
-from palladio.runtime.front.engine_protocol import EngineState, not_ready
+from palladio.runtime.front.engine_protocol import EngineState, Sink, not_ready
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.payloads import PayloadStore
 from palladio.runtime.front.progress import ProgressDisplay
@@ -40,7 +40,7 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs import RequestOutput, Sink
+from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import EngineTransport, Liveness
 from palladio.runtime.text.hub import Told, read_sampling_defaults, resolve_source

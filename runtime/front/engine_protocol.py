@@ -1,6 +1,6 @@
 """EngineClient: the whole of what a front (HTTP routes, offline callers) may ask of an engine."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.front.model_switch import ModelSwitch
@@ -8,12 +8,14 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
-from palladio.runtime.interface.outputs import RequestOutput, Sink
+from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]
+Sink = Callable[[RequestOutput], bool]
+"""Takes an output at once, without waiting for anything, and says whether it has."""
 
 
 class EngineClient(Protocol):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
+from palladio.runtime.front.engine_protocol import Sink
 from palladio.runtime.front.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
@@ -16,7 +17,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, Sink, TokenOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenOutput
 from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.text.tokenizer import Tokenizer
 

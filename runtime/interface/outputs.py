@@ -1,7 +1,6 @@
 """What comes back for a request: as tokens from the engine, then as text for the user, with its times and its trace."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Literal, Self
 
 from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
@@ -350,10 +349,6 @@ class RequestOutput:
         self.finish, self.completion_tokens = later.finish, later.completion_tokens
         self.cached_tokens, self.num_retractions = later.cached_tokens, later.num_retractions
         self.detokenize_seconds, self.embedding = later.detokenize_seconds, later.embedding
-
-
-Sink = Callable[[RequestOutput], bool]
-"""Takes an output at once, without waiting for anything, and says whether it has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

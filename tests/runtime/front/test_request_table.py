@@ -90,7 +90,8 @@ async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_
     table.divert("gone", sink)
     table.divert("a", sink)
     give(table, "a~0", 4)
-    assert (taken, [output.token_ids for output in await stream.take()]) == ([], [[4]]), "nobody waited yet"
+    assert taken == [], "nobody waited yet"
+    assert [output.token_ids for output in await stream.take()] == [[4]]
     reading = asyncio.ensure_future(stream.take())
     await asyncio.sleep(0)
     give(table, "a~0", 5)
