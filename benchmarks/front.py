@@ -3,6 +3,7 @@
     python benchmarks/front.py --streams 64 --tokens 400 --turns 5
     python benchmarks/front.py --streams 64 --interval-ms 20       # at a rate that it keeps up with: the added latency
     python benchmarks/front.py --streams 128 --interval-ms 20 --fronts 1 2  # CPU time of one and of two processes
+    python benchmarks/front.py --streams 128 --interval-ms 10 --fronts 1 2 --equal-load  # the same requests for both
 
 The engine is fake and lives in the server's event loop: each step is encoded and decoded as it is between the real
 processes, and every stream gets one token of it. All else is the server: AsyncEngine, detokenizer, routes, uvicorn.
@@ -128,11 +129,11 @@ def run_server(port: int, model: str, interval: float, pipe: Any) -> None:
         runner.run(run())
 
 
-async def read_stream(port: int, body: bytes, arrivals: list[tuple[int, int]] | None) -> int:
+async def read_stream(port: int, route: bytes, body: bytes, arrivals: list[tuple[int, int]] | None) -> int:
     """Counts the events of one stream; notes each token's id and when it came, if asked to."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    writer.write(head % ROUTE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(head % route + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     count, tail = 0, b""
     while data := await reader.read(1 << 16):
         text = tail + data
@@ -147,15 +148,18 @@ async def read_stream(port: int, body: bytes, arrivals: list[tuple[int, int]] | 
     return count
 
 
-ROUTE = b"/v1/chat/completions"
+PROMPTS: dict[str, dict[str, Any]] = {  # by route
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}]},
+    "/v1/completions": {"prompt": "Hello"},
+}
 
 
 async def turn(port: int, args: argparse.Namespace, arrivals: list[list[tuple[int, int]]] | None) -> dict[str, float]:
-    fields = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": args.tokens, "stream": True}
+    fields = {**PROMPTS[args.route], "max_tokens": args.tokens, "stream": True}
     body = json.dumps({**fields, "return_token_ids": arrivals is not None, **args.body}).encode()
-    start = time.perf_counter()
+    start, route = time.perf_counter(), args.route.encode()
     noted: Sequence[list[tuple[int, int]] | None] = arrivals or [None] * args.streams
-    counts = await asyncio.gather(*(read_stream(port, body, noted[i]) for i in range(args.streams)))
+    counts = await asyncio.gather(*(read_stream(port, route, body, noted[i]) for i in range(args.streams)))
     seconds = time.perf_counter() - start
     return {"events": sum(counts), "seconds": seconds, "events_per_second": sum(counts) / seconds}
 
@@ -177,8 +181,9 @@ async def measure(
 
 
 def measure_processes(args: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of CPU for an event, of all front processes and of the engine's, by the number of fronts. Each front
-    has --streams streams; servers take turns, so that whatever slows the machine slows all of them."""
+    """Microseconds of CPU for an event, of all front processes and of the engine's, by the number of fronts. Servers
+    take turns, so that whatever slows the machine slows all of them. Each turn has requests of two tokens first: what
+    they take is a request's start, but for their events, and what longer ones take more is that of events alone."""
     servers = {count: FrontServer(args.port + count, count, args.interval_ms / 1e3) for count in args.fronts}
     turns: dict[int, list[dict[str, float]]] = {count: [] for count in servers}
     try:
@@ -186,27 +191,46 @@ def measure_processes(args: argparse.Namespace) -> dict[str, Any]:
             wait_for_server(f"http://127.0.0.1:{args.port + count}", 60)
         for number in range(1 + args.turns):
             for count, server in servers.items():
-                shared = argparse.Namespace(**{**vars(args), "streams": args.streams * count})
-                before = server.cpu_seconds()
-                one = asyncio.run(turn(args.port + count, shared, None))
-                spent = server.cpu_seconds() - before
-                one["fronts_cpu_us_per_event"] = 1e6 * spent.fronts / one["events"]
-                one["engine_cpu_us_per_event"] = 1e6 * spent.engine / one["events"]
-                turns[count] += [one] if number else []  # the first one warms up
+                found = one_turn(args, count, server)
+                turns[count] += [found] if number else []  # the first one warms up
     finally:
         for server in servers.values():
             server.stop()
-    names = ("fronts_cpu_us_per_event", "engine_cpu_us_per_event", "events_per_second")
+    names = list(turns[args.fronts[0]][0])
     return {
         "by_fronts": {
             count: {f"{name}_median": statistics.median(one[name] for one in found) for name in names}
             for count, found in turns.items()
         },
-        "ratio_median": statistics.median(
-            last["fronts_cpu_us_per_event"] / first["fronts_cpu_us_per_event"]
-            for first, last in zip(turns[args.fronts[0]], turns[args.fronts[-1]], strict=True)
-        ),
+        "ratio_median": {
+            name: statistics.median(
+                last[name] / first[name]
+                for first, last in zip(turns[args.fronts[0]], turns[args.fronts[-1]], strict=True)
+            )
+            for name in ("cpu_us_per_event", "cpu_us_per_event_and_start")
+        },
         "turns": turns,
+    }
+
+
+def one_turn(args: argparse.Namespace, count: int, server: FrontServer) -> dict[str, float]:
+    """Args: count: of fronts."""
+    streams = args.streams if args.equal_load else args.streams * count
+    spent, found = [], []
+    for tokens in (2, args.tokens):
+        before = server.cpu_seconds()
+        shared = argparse.Namespace(**{**vars(args), "streams": streams, "tokens": tokens})
+        found.append(asyncio.run(turn(args.port + count, shared, None)))
+        spent.append(server.cpu_seconds() - before)
+    (short, long), (of_short, of_long) = found, spent
+    event = (of_long.fronts - of_short.fronts) / (long["events"] - short["events"])
+    return {
+        "cpu_us_per_event": 1e6 * event,
+        "kernel_us_per_event": 1e6 * (of_long.kernel - of_short.kernel) / (long["events"] - short["events"]),
+        "cpu_us_per_start": 1e6 * (of_short.fronts - event * short["events"]) / streams,
+        "cpu_us_per_event_and_start": 1e6 * of_long.fronts / long["events"],
+        "engine_cpu_us_per_event": 1e6 * of_long.engine / long["events"],
+        "events_per_second": long["events_per_second"],
     }
 
 
@@ -226,6 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--fronts", type=int, nargs="*", help="numbers of front processes; default: the engine is in it"
     )
+    parser.add_argument("--equal-load", action="store_true", help="--streams are shared by all fronts, not of each")
+    parser.add_argument("--route", default="/v1/chat/completions", choices=list(PROMPTS))
     parser.add_argument("--body", type=json.loads, default={}, help="JSON: more fields of the requests")
     parser.add_argument("--port", type=int, default=31987)
     parser.add_argument("--out", type=Path)

@@ -23,6 +23,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.step_tokens import NewTokens, PlainTokens
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import Activity
 from palladio.server_args import parse_server_args
@@ -45,6 +46,7 @@ class PacedCore:
         self.activity = Activity()
         self._interval = interval
         self._left: dict[str, int] = {}
+        self._new: set[str] = set()  # of which there was no token yet
         self._due = 0.0
         self._number = 0
 
@@ -61,23 +63,26 @@ class PacedCore:
     def add(self, request: GenerationRequest) -> None:
         assert request.params.max_tokens is not None
         self._left[request.request_id] = request.params.max_tokens
+        self._new.add(request.request_id)
 
     def abort(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
             self._left.pop(request_id, None)
+            self._new.discard(request_id)
 
-    def step(self) -> list[TokenOutput]:
+    def step(self) -> list[NewTokens]:
+        """As the engine's: one output of all tokens from which nothing follows, and one of each that begins or ends."""
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = time.monotonic() + self._interval
         self._number += 1
-        outputs = []
-        for request_id, left in list(self._left.items()):
-            finish = FinishReason("length") if left == 1 else None
-            outputs.append(TokenOutput(request_id, [FIRST_ID + self._number % 1000], finish=finish))
-            self._left[request_id] = left - 1
-            if finish is not None:
-                del self._left[request_id]
-        return outputs
+        token_ids = [FIRST_ID + self._number % 1000]
+        ended = [request_id for request_id, left in self._left.items() if left == 1]
+        begun, self._new = self._new - set(ended), set()
+        outputs: list[NewTokens] = [TokenOutput(name, token_ids, finish=FinishReason("length")) for name in ended]
+        outputs += [TokenOutput(name, token_ids) for name in begun]
+        self._left = {name: left - 1 for name, left in self._left.items() if left > 1}
+        plain = [name for name in self._left if name not in begun]
+        return [*outputs, PlainTokens(plain, [token_ids] * len(plain))]
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         return EngineStats([RankStats(num_running=len(self._left))])
@@ -91,13 +96,14 @@ class PacedCore:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """Since their start: of all front processes, their parent among them, and of the engine's."""
+    """Since their start: of all front processes, their parent among them; of these, in the kernel; of the engine's."""
 
     fronts: float
+    kernel: float
     engine: float
 
     def __sub__(self, other: Self) -> "CpuSeconds":
-        return CpuSeconds(self.fronts - other.fronts, self.engine - other.engine)
+        return CpuSeconds(self.fronts - other.fronts, self.kernel - other.kernel, self.engine - other.engine)
 
 
 class FrontServer:
@@ -112,8 +118,9 @@ class FrontServer:
         pids = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         pids += [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
         times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
-        engine = sum(seconds for pid, seconds in times.items() if "engine_main" in _command(pid))
-        return CpuSeconds(sum(times.values()) - engine, engine)
+        engine = sum(times.pop(pid)[0] for pid in list(times) if "engine_main" in _command(pid))
+        fronts, kernel = (sum(of_all) for of_all in zip(*times.values(), strict=True))
+        return CpuSeconds(fronts, kernel, engine)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -128,9 +135,12 @@ def _command(pid: str) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-def _seconds(pid: str) -> float:
+def _seconds(pid: str) -> tuple[float, float]:
+    """Of its threads, and of these in the kernel, which the system counts in ticks only."""
+    threads = list(Path(f"/proc/{pid}/task").iterdir())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    total = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
+    return 1e-9 * total, int(fields[12]) / _TICKS
 
 
 def main(argv: list[str]) -> int:

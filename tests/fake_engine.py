@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from palladio.runtime.front.engine_protocol import EngineState
+from palladio.runtime.front.engine_protocol import EngineState, Sink
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.config import EngineConfig, ModelSource
@@ -139,6 +139,7 @@ class FakeEngine:
         self.asked_stats: list[bool] = []
         self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
+        self._sinks: dict[str, Sink] = {}
         self.steered: list[tuple[object, ...]] = []
         self.steer_error = ""
         self.model = ModelSwitch(self._steer, self.abort, "default")
@@ -152,17 +153,8 @@ class FakeEngine:
         if self.state == "starting":
             raise EngineNotReadyError("still starting")
         return EngineReady(
-            context_length=2048,
-            max_total_tokens=20480,
-            max_running_requests=64,
-            chunked_prefill_size=8192,
-            page_size=16,
-            model_type="qwen2",
-            architecture="Qwen2ForCausalLM",
-            vocab_size=384,
-            eos_token_ids=[EOS_ID],
-            device="cpu fake",
-            dtype="float32",
+            *(2048, 20480, 64, 8192, 16),  # of context, of the cache, running at once, of a chunk, of a page
+            *("qwen2", "Qwen2ForCausalLM", 384, [EOS_ID], "cpu fake", "float32"),
             **dict.fromkeys(("num_programs", "compile_seconds", "cache_hits"), 0),
             random_seed=0,
             embedding=self.embedding,
@@ -220,10 +212,17 @@ class FakeEngine:
                     if output.finish is not None:
                         samples.remove(sample)
                         call.finished = not samples
+                    elif request_id in self._sinks and self._sinks[request_id](output):
+                        await asyncio.sleep(0)
+                        continue
                     yield output
         finally:
+            self._sinks.pop(request_id, None)
             call.aborted = call.aborted or not call.finished
             del self._running[request_id]
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        self._sinks[request_id] = sink
 
     def _refusal(self, request_id: str, prompt_ids: list[int], received: float, seconds: float) -> DeadlineError:
         error = DeadlineError("The request did not finish within its timeout")

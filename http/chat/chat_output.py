@@ -91,6 +91,25 @@ class MessageParser:
             self._take((ReasoningPiece(content=text),) if self._reasoning is None else self._reasoning.feed(text))
         return self._give()
 
+    def take_plain(self, text: str) -> bool | None:
+        """Takes new text if `feed` would give all of it in one piece, and that can be seen at a glance.
+
+        Args:
+            text: not empty.
+
+        Returns:
+            Whether it is reasoning, else it is content; None: it has not been taken.
+        """
+        if self._tools is not None or self._gathered:
+            return None
+        reasoning = self._reasoning
+        if reasoning is None:
+            return False
+        is_reasoning = reasoning.is_reasoning
+        if is_reasoning and not (self._plan.includes and self._plan.separates and self._plan.streams):
+            return None
+        return is_reasoning if reasoning.take_plain(text) else None
+
     def finish(self) -> list[MessagePiece]:
         """What was held back, at the end of the text."""
         if self._reasoning is not None:
@@ -199,6 +218,9 @@ def _call_delta(delta: ToolDelta) -> dict[str, Any]:
     return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
 
 
+_HERE = "\0"  # in place of a text
+
+
 class MessageChunks(ChatChunks):
     """Each piece of a message is a chunk; the first chunk has the logprobs and ids of the tokens since the last one.
 
@@ -209,17 +231,31 @@ class MessageChunks(ChatChunks):
         self, settings: StreamSettings, tokenizer: Tokenizer, plan: MessagePlan, params: SamplingParams
     ) -> None:
         super().__init__(settings, tokenizer)
-        self._quick = False
+        self._quick, self._is_plain = False, self._quick
         self._plan = plan
         self._params = params
         self._counts = settings.include_usage or settings.continuous_usage
         self._parsers: dict[int, MessageParser] = {}
         self._counters: dict[int, ReasoningCounter] = {}
+        self._plain_frames: dict[tuple[int, bool], list[bytes]] = {}  # what stands round the text, by index and kind
 
     def write(self, output: RequestOutput) -> bytes:
         if self._counts:
             self._count(output)
+        index, text = output.index, output.text
+        if self._is_plain and text and output.finish is None and index in self._parsers:
+            is_reasoning = self._parsers[index].take_plain(text)
+            if is_reasoning is not None:
+                frame = self._plain_frames.get((index, is_reasoning)) or self._new_frame(index, is_reasoning)
+                return orjson.dumps(text).join(frame)
         return super().write(output)
+
+    def _new_frame(self, index: int, is_reasoning: bool) -> list[bytes]:
+        piece = MessagePiece(reasoning=_HERE) if is_reasoning else MessagePiece(content=_HERE)
+        frame = self._piece_choice(index, piece, b"null", b"").split(orjson.dumps(_HERE))
+        frame[0], frame[-1] = self._head + frame[0], frame[-1] + self._tail
+        self._plain_frames[index, is_reasoning] = frame
+        return frame
 
     def _count(self, output: RequestOutput) -> None:
         counter = self._counters.get(output.index) or self._plan.new_counter(self._tokenizer, self._params)

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from palladio.http.generation.generation import OutputStream, Usage, check_abort, finish_fields
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
+from palladio.http.security.connection import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
@@ -107,15 +108,17 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stream:
             try:
-                await until_disconnect(receive, self._run(send, scope["state"]["send"], RequestNames.of(scope)))
+                await until_disconnect(receive, self._run(send, scope["state"], RequestNames.of(scope)))
             except HttpError:
                 return  # the client is gone
 
-    async def _run(self, send_head: Send, send: Send, names: RequestNames) -> None:
-        """Args: send: past the layers that only look at a response's head: seven calls less an event."""
+    async def _run(self, send_head: Send, state: Mapping[str, Any], names: RequestNames) -> None:
+        """Args: state: of the scope. Its `send` goes past the layers that only look at a response's head; its `pipe`,
+        where the server has one, past ASGI as well."""
+        send: Send = state["send"]
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            await self._send_outputs(send)
+            await self._send_outputs(send, state.get(PIPE))
             self._stream.end_record()
             await self._before_end()
             last = self._writer.close()
@@ -129,16 +132,33 @@ class EventStream(Response):
             last = self._writer.fail(internal_error(error_id))
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _send_outputs(self, send: Send) -> None:
+    async def _send_outputs(self, send: Send, pipe: BodyPipe | None) -> None:
         write, observe, first = self._writer.write, self._stream.observe, self._stream.first
         if first is not None:
             await send({"type": "http.response.body", "body": write(first), "more_body": True})
+        if pipe is not None:
+            self._divert(pipe)
         async for output in self._stream.rest:
             observe(output)
             if output.finish is not None:
                 check_abort(output)
             if events := write(output):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
+
+
+    def _divert(self, pipe: BodyPipe) -> None:
+        """Has outputs written where they come, without a task in between, as long as the client keeps up."""
+        write, observe = self._writer.write, self._stream.observe
+
+        def take(output: RequestOutput) -> bool:
+            if not pipe.is_open:
+                return False
+            observe(output)
+            if events := write(output):
+                pipe.write(events)
+            return True
+
+        self._stream.divert(take)
 
 
 @dataclasses.dataclass(frozen=True)

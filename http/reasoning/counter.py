@@ -29,6 +29,9 @@ class ReasoningCounter:
     def add(self, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:
             was_inside, text = self._parser.is_reasoning, self._text.push(token_id)
+            if text and not self._undecided and self._parser.take_plain(text):
+                self.count += was_inside
+                continue
             self._parser.feed(text)
             if was_inside or self._parser.is_reasoning:
                 self.count += self._undecided + 1

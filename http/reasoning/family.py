@@ -52,6 +52,15 @@ class ReasoningParser(abc.ABC):
         self._held, self._at = self._held[self._at :], 0
         return self._take()
 
+    def take_plain(self, text: str) -> bool:
+        """Takes new text if it is certain at a glance that `feed` would give all of it in one piece of the kind that
+        the text ends in; returns whether it has. For the many pieces in which there is nothing to find.
+
+        Args:
+            text: not empty.
+        """
+        return False
+
     def finish(self) -> tuple[ReasoningPiece, ...]:
         """What was held back, at the end of the text."""
         held, self._held = self._held, ""
@@ -114,8 +123,8 @@ class TagParser(ReasoningParser):
     def __init__(self, tags: Tags, *, begun: bool = False, continues: bool = False, keep_tags: bool = False) -> None:
         super().__init__()
         self._tags = tags
-        self._inside_marks = Marks((tags.start, tags.end, *tags.closers))
-        self._outside_marks = Marks((tags.start, tags.end))
+        self._inside_marks = Marks.of(tags.start, tags.end, *tags.closers)
+        self._outside_marks = Marks.of(tags.start, tags.end)
         self._keep = keep_tags
         self._inside = begun
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far
@@ -130,6 +139,16 @@ class TagParser(ReasoningParser):
     @property
     def is_undecided(self) -> bool:
         return not self._inside and bool(self._held) and not self._held.isspace()
+
+    def take_plain(self, text: str) -> bool:
+        """See ReasoningParser.take_plain."""
+        marks = self._inside_marks if self._inside else self._outside_marks
+        if self._held or self._fresh or self._after_tag or "\n" in text or marks.may_begin_in(text):
+            return False
+        if not self._inside:
+            self._has_content = True
+            self._line_is_blank = self._line_is_blank and text.isspace()
+        return True
 
     def _read_rest(self, held: str) -> None:
         if self._inside and self._fresh and held.isspace():

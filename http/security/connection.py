@@ -7,7 +7,7 @@ import http
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from palladio.http.security.dead_peers import is_dead, watch_peer
@@ -17,6 +17,8 @@ from palladio.http.wire.errors import ErrorBody
 MAX_HEAD = 64 * 1024  # bytes of a request's line and headers; middleware counts those of whole heads
 NUM_SPARE = 64  # connections over the limit that are kept to be answered, with a probe's answer or a 503; more are cut
 OVER_LIMIT = "is_over_limit"  # in the state of a request's scope: its connection came when the others were enough
+
+PIPE = "pipe"  # in the state of a request's scope: its BodyPipe
 
 _CLOSE = {"Connection": "close"}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -94,6 +96,35 @@ class Place:
 
     is_spare: bool
     is_too_much: bool
+
+
+class BodyPipe:
+    """Writes parts of one answer's body at once, as uvicorn's `send` would, once its head has gone out.
+
+    Args:
+        cycle: of the request.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be written to now: the answer is under way in chunks, and the client keeps up."""
+        cycle = self._cycle
+        return (
+            not self._flow.write_paused
+            and not cycle.disconnected
+            and cycle.response_started
+            and not cycle.response_complete
+            and cycle.chunked_encoding is True
+        )
+
+    def write(self, data: bytes) -> None:
+        """Args: data: not empty."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):
@@ -197,6 +228,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.get_http_version() == "1.0":
             self.app = self._until_close  # such a connection has one request
         super().on_headers_complete()
+        if self.cycle.scope is self.scope and self.scope["method"] != "HEAD":
+            self.scope["state"][PIPE] = BodyPipe(self.cycle)  # the app has not begun
 
     async def _until_close(self, scope: Any, receive: Any, send: Any) -> None:
         """The app for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the connection.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile, order
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
-from palladio.runtime.front.engine_protocol import EngineState, not_ready
+from palladio.runtime.front.engine_protocol import EngineState, Sink, not_ready
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.payloads import PayloadStore
 from palladio.runtime.front.progress import ProgressDisplay
@@ -83,8 +83,7 @@ class AsyncEngine:
         max_restarts = 0 if transport.shares_interpreter else config.survival.max_engine_restarts
         self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
         self._tokenizer_loaded = False
-        self._settled = asyncio.Event()  # no longer starting
-        self._dead = asyncio.Event()
+        self._settled, self._dead = asyncio.Event(), asyncio.Event()  # settled: no longer starting
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._payloads = PayloadStore()
@@ -187,6 +186,10 @@ class AsyncEngine:
         finally:
             if media:
                 self._payloads.drop(media)
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """See EngineClient.divert."""
+        self._streams.divert(request_id, sink)
 
     async def abort(self, request_id: str | None) -> int:
         """See EngineClient.abort."""

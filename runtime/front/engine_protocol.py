@@ -1,6 +1,6 @@
 """EngineClient: the whole of what a front (HTTP routes, offline callers) may ask of an engine."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.front.model_switch import ModelSwitch
@@ -14,6 +14,8 @@ from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]
+Sink = Callable[[RequestOutput], bool]
+"""Takes an output at once, without waiting for anything, and says whether it has."""
 
 
 class EngineClient(Protocol):
@@ -73,6 +75,17 @@ class EngineClient(Protocol):
             EngineDeadError: the engine ended; also raised mid-stream.
 
         The cause of an error that ended a request in the engine's queue is a RefusedOutputError, which tells its wait.
+        """
+        ...
+
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """Outputs of a running request may go to `sink` from now on, while its reader waits for the next one. What the
+        sink does not take goes to the reader, and so does the last output of each sample; nothing changes its order.
+
+        A task that wakes up for each token would cost more than all that is done with it.
+
+        Args:
+            request_id: its `scoped_id`.
         """
         ...
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
+from palladio.runtime.front.engine_protocol import Sink
 from palladio.runtime.front.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
@@ -47,13 +48,23 @@ class Stream:
         self._merge_at = MERGE_AT
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None  # its reader; an Event would cost each token twice as much
+        self._sink: Sink | None = None
 
     @property
     def is_over(self) -> bool:
         """Nothing comes any more, and all that came was taken."""
         return not self.unfinished and not self.pending and self.error is None
 
+    def divert(self, sink: Sink) -> None:
+        """See EngineClient.divert."""
+        self._sink = sink
+
     def put(self, output: RequestOutput) -> None:
+        """Hands an output on. Raises what a sink raises."""
+        if self._sink is not None and output.finish is None:
+            waiting = self._waiting
+            if waiting is not None and not waiting.done() and self._sink(output):
+                return
         self.pending.append(output)
         self.yielded = True
         if len(self.pending) >= self._merge_at:
@@ -138,6 +149,11 @@ class RequestTable:
             self._recorder.begin(samples)
         return stream
 
+    def divert(self, request_id: str, sink: Sink) -> None:
+        """See EngineClient.divert; of a request that has ended, nothing is left to divert."""
+        if (stream := self._streams.get(request_id)) is not None:
+            stream.divert(sink)
+
     def close(self, request_id: str) -> list[str]:
         """The caller has gone; what still runs is dropped."""
         dropped = self._drop(self._streams.pop(request_id))
@@ -195,17 +211,19 @@ class RequestTable:
         stream, processor = sample
         try:
             result = processor.process(new)
+            if self._recorder is not None:
+                self._recorder.add_tokens(engine_id, result.token_ids)
+            if result.finish is None:
+                stream.put(result)
+                return
         except Exception as error:
             logger.exception("Cannot process the output of request %s", engine_id)
             stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
             del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
             return
-        if self._recorder is not None:
-            self._recorder.add_tokens(engine_id, result.token_ids)
-        if result.finish is not None:
-            self._end(stream, engine_id, result.finish)
-            if not isinstance(new, TokenOutput) or new.finish is None:
-                stopped.append(engine_id)
+        self._end(stream, engine_id, result.finish)
+        if not isinstance(new, TokenOutput) or new.finish is None:
+            stopped.append(engine_id)
         stream.put(result)
 
     def fail_all(self, error: PalladioError) -> None:

@@ -242,8 +242,8 @@ def check_int(name: str, value: object, low: int, high: int | None) -> None:
     Raises:
         InvalidRequestError: not an integer, or not in low … high (None: no limit).
     """
-    bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
     if not _is_int(value) or value < low or (high is not None and value > high):  # type: ignore[operator]
+        bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
         raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 
@@ -252,14 +252,14 @@ def check_float(name: str, value: object, low: float, high: float | None, *, ope
     Raises:
         InvalidRequestError: not a finite number, or not in low … high (None: no limit; `open_low`: low is not in).
     """
-    sign = ">" if open_low else "≥"
-    bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
     if (
         not _is_number(value)
         or value < low  # type: ignore[operator]
         or (open_low and value == low)
         or (high is not None and value > high)  # type: ignore[operator]
     ):
+        sign = ">" if open_low else "≥"
+        bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
         raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 

@@ -1,23 +1,35 @@
 """Token ids to text, one token at a time: never half a code point, never part of a stop string."""
 
 import codecs
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 
 class Marks:
-    """A set of strings to look for; where two begin at the same place, the longer one is found.
+    """A set of strings to look for; where two begin at the same place, the longer one is found. It never changes.
 
     Attributes:
         longest: characters of the longest one.
     """
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def of(cls, *marks: str) -> "Marks":
+        """Of strings that most requests look for."""
+        return cls(marks)
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._marks = tuple(sorted(set(marks), key=len, reverse=True))
         self._search = re.compile("|".join(map(re.escape, self._marks))).search
         self._first = frozenset(mark[0] for mark in self._marks)
         self.longest = max(map(len, self._marks), default=1)
+
+    def may_begin_in(self, text: str) -> bool:
+        """Whether the text has a character with which one of them begins."""
+        return not self._first.isdisjoint(text)
 
     def find(self, text: str, begin: int, end: int | None = None) -> tuple[int, str] | None:
         """Position and string of the first one between `begin` and `end`."""
@@ -52,17 +64,28 @@ class ByteDetokenizer:
     """For tokenizers whose tokens are byte strings (byte-level BPE, sentencepiece with byte fallback): exact and O(1).
 
     Args:
-        token_bytes: the bytes of a token; b"" for tokens that are not shown.
+        token_bytes: the bytes of a token.
+        known: of those that were asked for before; the call costs more than looking there.
+        hidden: tokens that are not shown.
         strip_leading_space: the tokenizer's decoder drops one space at the start of a text, and this is the start.
     """
 
-    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_leading_space: bool = False) -> None:
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        known: Mapping[int, bytes] = MappingProxyType({}),
+        hidden: Collection[int] = (),
+        *,
+        strip_leading_space: bool = False,
+    ) -> None:
         self._token_bytes = token_bytes
+        self._known = known
+        self._hidden = hidden
         self._strip = strip_leading_space
         self._pending = b""
 
     def push(self, token_id: int) -> str:
-        data = self._token_bytes(token_id)
+        data = b"" if token_id in self._hidden else (self._known.get(token_id) or self._token_bytes(token_id))
         if self._strip and data:
             data = data.removeprefix(b" ")
             self._strip = False
@@ -128,7 +151,7 @@ class StopStringMatcher:
         self.matched: str | None = None
         self._stop = tuple(stop)
         self._keep_match = keep_match
-        self._marks = Marks(stop)
+        self._marks = Marks(stop) if stop else Marks.of()
         self._held = ""
 
     def feed(self, text: str, *, armed: bool = True) -> str:

@@ -254,13 +254,12 @@ class Tokenizer:
                 return self.decode(shown, False, spaces_between_special_tokens)
             return self.decode(ids, skip_special_tokens, spaces_between_special_tokens)
 
-        def shown_bytes(token_id: int) -> bytes:
-            return b"" if token_id in hidden else self.token_bytes(token_id)
-
         if self._kind == "other":
             return WindowDetokenizer(decode, context)
         return ByteDetokenizer(
-            shown_bytes if skip_special_tokens else self.token_bytes,
+            self.token_bytes,
+            self._byte_cache,
+            hidden if skip_special_tokens else (),
             strip_leading_space=self._strips_first_space and not decode(context),
         )
 

@@ -1,11 +1,47 @@
-"""Faults of several front processes before one engine."""
+"""Faults of the front: of several processes before one engine, and of streams on their way to a client."""
 
 from tests.faults.fault import Fault
 
 _DESK, _ENGINE = ("tests/runtime/process/test_front_desk.py",), ("tests/runtime/front/test_front_engine.py",)
+_TABLE, _SLOW = ("tests/runtime/front/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
 _CHANNEL, _RELAY = ("tests/runtime/process/test_channel.py",), ("tests/http/fronts/test_relay.py",)
 
 FRONT_FAULTS = (
+    Fault(
+        "the end of a stream does not reach its reader",
+        "runtime/front/request_table.py",
+        "if self._sink is not None and output.finish is None:",
+        "if self._sink is not None:",
+        _TABLE,
+    ),
+    Fault(
+        "tokens overtake those that a slow client has not taken",
+        "runtime/front/request_table.py",
+        "if waiting is not None and not waiting.done() and self._sink(output):",
+        "if self._sink(output):",
+        _TABLE,
+    ),
+    Fault(
+        "a stream is written for a client that does not read",
+        "http/security/connection.py",
+        "not self._flow.write_paused",
+        "not self._flow.read_paused",
+        _SLOW,
+    ),
+    Fault(
+        "a stream has chunks for a client that knows none",
+        "http/security/connection.py",
+        "cycle.chunked_encoding is True",
+        "cycle.chunked_encoding is not None",
+        ("tests/http/security/test_half_closed.py",),
+    ),
+    Fault(
+        "text is taken at a glance with what may belong to a tag",
+        "http/reasoning/family.py",
+        'self._after_tag or "\\n" in text or marks',
+        "self._after_tag or marks",
+        ("tests/http/reasoning/test_reasoning.py",),
+    ),
     Fault(
         "a client's name for its request tells whose it is",
         "runtime/interface/front_number.py",

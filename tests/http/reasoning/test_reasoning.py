@@ -1,6 +1,8 @@
 """Reasoning parsers: each family's format, in one piece and cut everywhere; choosing a family; counting tokens."""
 
 import dataclasses
+import re
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.reasoning.counter import ReasoningCounter
-from palladio.http.reasoning.family import PromptEnd, ReasoningParser, TagFamily
+from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece, TagFamily
 from palladio.http.reasoning.harmony import SPECIALS
 from palladio.http.reasoning.registry import ALIASES, FAMILIES, NAMES, find_family
 from palladio.http.settings.http_config import HttpConfig
@@ -33,12 +35,33 @@ def run(parser: ReasoningParser, pieces: list[str]) -> tuple[str, str]:
     return "".join(piece.reasoning for piece in found), "".join(piece.content for piece in found)
 
 
+def glance(parser: ReasoningParser, pieces: list[str]) -> tuple[str, str]:
+    """(reasoning, content), where the parser takes at a glance what it can."""
+    kinds: dict[bool, list[str]] = {True: [], False: []}
+    for text in pieces:
+        is_reasoning = parser.is_reasoning
+        if parser.take_plain(text):
+            kinds[is_reasoning].append(text)
+            assert parser.is_reasoning == is_reasoning
+        else:
+            add(kinds, parser.feed(text))
+    add(kinds, parser.finish())
+    return "".join(kinds[True]), "".join(kinds[False])
+
+
+def add(kinds: dict[bool, list[str]], pieces: Iterable[ReasoningPiece]) -> None:
+    for piece in pieces:
+        kinds[bool(piece.reasoning)].append(piece.reasoning or piece.content)
+
+
 def split(name: str, text: str, end: PromptEnd = NEW, **options: bool) -> tuple[str, str]:
     """In one piece, which is the same character by character."""
     family = find_family(name)
     assert family is not None
     whole = run(family.new_parser(end, **options), [text])
     assert run(family.new_parser(end, **options), list(text)) == whole
+    for pieces in (list(text), re.findall(r"\s*\w+|.|\n", text), re.findall(r"[^<]+|<", text)):
+        assert glance(family.new_parser(end, **options), pieces) == whole
     return whole
 
 

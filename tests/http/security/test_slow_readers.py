@@ -74,6 +74,14 @@ def test_one_that_never_reads_is_cut_and_its_request_aborted(engine: FakeEngine,
             read_all(sock)
 
 
+def test_for_one_that_never_reads_no_stream_is_made(engine: FakeEngine) -> None:
+    engine.delay = 1e-4
+    body = {"prompt": "x", "max_tokens": 1500, "n": 4, "logprobs": 5, "stream": True}
+    with limited_server(engine, response_write_timeout=0.4) as address, ask(address, "/v1/completions", body):
+        wait_until(lambda: bool(engine.calls) and engine.calls[0].aborted and not engine._running, 20)
+    assert 4 < engine.num_tokens < 4 * 1500 / 2
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_one_that_reads_slowly_gets_it_all(engine: FakeEngine, stream: bool) -> None:
     body = {"prompt": "x", "max_tokens": 1200, "logprobs": 5, "stream": stream, "n": 1 if stream else 8}

@@ -1,5 +1,6 @@
 """RequestTable: which requests outlive an engine, and what the next one is told."""
 
+import asyncio
 import tracemalloc
 
 import pytest
@@ -7,7 +8,13 @@ import pytest
 from palladio.runtime.front.crash_dump import CrashRecorder
 from palladio.runtime.front.request_table import MAX_CRASHES, MAX_TAKEN, MERGE_AT, MERGE_SHARE, RequestTable
 from palladio.runtime.front.samples import LOGPROB_COST, LengthLimit, output_cost
-from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.errors import (
+    DeadlineError,
+    EngineDeadError,
+    GenerationError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.messages import StepOutputs
 from palladio.runtime.interface.outputs import (
@@ -69,6 +76,57 @@ async def test_tokens_alone_stand_among_the_outputs_of_their_message():
     assert (told.token_ids, told.cached_tokens, told.num_retractions) == ([5, 7, 8], 3, 1)
     assert (await late.take())[0].token_ids == [4, 6, 9]
     assert late.is_over
+
+
+async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_rest():
+    table, taken, is_open = RequestTable(None), [], True
+
+    def sink(output):
+        if is_open:
+            taken.append(output.token_ids)
+        return is_open
+
+    stream = begin(table, "a", sample("a~0"))
+    table.divert("gone", sink)
+    table.divert("a", sink)
+    give(table, "a~0", 4)
+    assert taken == [], "nobody waited yet"
+    assert [output.token_ids for output in await stream.take()] == [[4]]
+    reading = asyncio.ensure_future(stream.take())
+    await asyncio.sleep(0)
+    give(table, "a~0", 5)
+    give(table, "a~0", 6)
+    assert (taken, reading.done()) == ([[5], [6]], False)
+    is_open = False
+    give(table, "a~0", 7)
+    is_open = True
+    give(table, "a~0", 8)
+    assert taken == [[5], [6]], "what comes after one that it has refused must not overtake it"
+    await asyncio.sleep(0)
+    assert [output.token_ids for output in reading.result()] == [[7, 8]]
+    reading = asyncio.ensure_future(stream.take())
+    await asyncio.sleep(0)
+    table.process(StepOutputs([TokenOutput("a~0", [9], finish=FinishReason("length"))]))
+    await asyncio.sleep(0)
+    assert (taken, reading.done()) == ([[5], [6]], True), "the reader gets the end"
+    assert ([output.token_ids for output in reading.result()], stream.is_over) == ([[9]], True)
+
+
+async def test_a_sink_that_fails_ends_its_request_alone():
+    table, taken = RequestTable(None), []
+    streams = [begin(table, name, sample(f"{name}~0")) for name in "ab"]
+    table.divert("a", lambda output: 1 / 0 > 0)
+    table.divert("b", lambda output: not taken.append(output.token_ids))
+    reading = [asyncio.ensure_future(stream.take()) for stream in streams]
+    await asyncio.sleep(0)
+    table.process(StepOutputs([], [PlainTokens(["a~0", "b~0"], [[4], [5]])]))
+    with pytest.raises(GenerationError, match="ZeroDivisionError"):
+        await reading[0]
+    assert (taken, table.close("a"), reading[1].cancel()) == ([[5]], ["a~0"], True)
+
+
+def give(table, engine_id, token_id):
+    assert table.process(StepOutputs([], [PlainTokens([engine_id], [[token_id]])])) == []
 
 
 async def test_crashes_are_counted_for_those_who_were_there():
