@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,32 @@ def usage_of_tree(pid: int) -> Usage:
 
 def cpu_seconds_of_tree(pid: int) -> float:
     """CPU time of a process and all of its descendants, those that have ended included. Linux only."""
-    ticks = 0
+    return sum(_cpu_seconds_of(member) for member in _tree_of(pid))
+
+
+def cpu_seconds_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> Counter[str]:
+    """CPU time of a process and all of its descendants, by what they are. Linux only.
+
+    Args:
+        kinds: word of a command line → its kind. The first one that fits counts.
+        other: the kind of all others.
+    """
+    seconds: Counter[str] = Counter()
     for member in _tree_of(pid):
         with contextlib.suppress(OSError):
-            ticks += sum(map(int, Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            kind = next((kind for word, kind in kinds.items() if word in command), other)
+            seconds[kind] += _cpu_seconds_of(member)
+    return seconds
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    """With its children that have ended; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tree_of(pid: int) -> list[int]:
