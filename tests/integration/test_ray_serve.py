@@ -1,4 +1,4 @@
-"""palladio.ray on a real cluster with two replicas: every route, kills under load, scaling, drain. See `make ray`, which
+"""palladio.ray on a real cluster with two replicas: every route, kills under load, scaling, drain. See `make ray`: it
 runs those marked `ingress` with HAProxy in place of Serve's proxy, too."""
 
 import json
