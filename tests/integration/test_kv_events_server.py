@@ -53,7 +53,7 @@ class Subscriber:
         self.replay.connect(f"ipc://{folder}/replay")
 
     def read(self) -> list[int]:
-        """Reads all that waits; returns numbers that it expected in place of others: from there on batches were lost."""
+        """Reads all that waits, and asks for what was lost; returns the number of the first batch of each gap."""
         gaps = []
         while self.live.poll(500):
             topic, number, batch = self.live.recv_multipart()

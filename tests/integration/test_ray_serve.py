@@ -143,14 +143,17 @@ def test_an_abandoned_stream_is_aborted(url):
     with httpx.stream("POST", f"{url}/generate", json=body, timeout=60) as answer:
         next(answer.iter_lines())
 
-    def aborted() -> bool:
-        pages = [httpx.get(f"{url}/metrics", timeout=30).text for _ in range(6)]  # of either replica
-        lines = [line for page in pages for line in page.splitlines()]
-        running = [line for line in lines if line.startswith("sglang:num_running_reqs")]
-        counts = [line for line in lines if line.startswith("sglang:num_aborted_requests_total")]
-        return all(line.endswith(" 0.0") for line in running) and any(line.endswith(" 1.0") for line in counts)
+    wait_until(lambda: none_runs(url) and "1.0" in values(url, "sglang:num_aborted_requests_total"), 10)
 
-    wait_until(aborted, 10)
+
+def values(url: str, metric: str) -> set[str]:
+    """Of either replica: a scrape reaches one of them."""
+    pages = [httpx.get(f"{url}/metrics", timeout=30).text for _ in range(6)]
+    return {line.split()[-1] for page in pages for line in page.splitlines() if line.startswith(metric)}
+
+
+def none_runs(url: str) -> bool:
+    return values(url, "sglang:num_running_reqs") == {"0.0"}
 
 
 @pytest.mark.ingress
@@ -178,6 +181,30 @@ def test_a_replica_whose_engine_is_dead_for_good_is_replaced(url):
         lambda: not Path(f"/proc/{first}").exists() and len(processes("ServeReplica")) == 2,
         unnoticed=0.3,
     )
+
+
+@pytest.mark.ingress
+def test_a_killed_proxy_is_started_again(url):
+    """Its clients lose their connections, and the engines end those requests."""
+    wait_until(all_run, SOON)
+    victims = processes("haproxy -db") or processes("ProxyActor")
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 900, "ignore_eos": True}, "stream": True}
+    with httpx.stream("POST", f"{url}/generate", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_until(answers, 60)
+    wait_until(lambda: none_runs(url), 20)
 
 
 def test_a_flag_that_is_wrong_is_named_before_anything_starts(cluster):
