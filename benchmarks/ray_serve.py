@@ -44,12 +44,12 @@ FLAGS: dict[str, Any] = {
 }
 LIMIT = 60.0  # seconds for one load
 KINDS = {  # word of a command line → what it is
+    "benchmarks/ray_serve.py": "client",
     "engine_main": "engines",
     "ServeReplica": "HTTP processes",
     "palladio serve": "HTTP processes",
     "ProxyActor": "proxy",
     "haproxy": "proxy",
-    "benchmarks/ray_serve.py": "client",
 }
 Measure = Callable[[Sequence[Target], argparse.Namespace, int], Awaitable[float]]
 
