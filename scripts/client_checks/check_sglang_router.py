@@ -1,5 +1,5 @@
-"""sglang-router, or its successor smg, before two servers. One is killed under load: whole answers are tried again by the
-router, and only those streams are lost that it had. Requests with the same beginning come to the same server."""
+"""sglang-router, or its successor smg, before two servers. One is killed under load: the router tries whole answers
+again, and only those streams are lost that it had. Requests with the same beginning come to the same server."""
 
 import concurrent.futures
 import contextlib
@@ -123,8 +123,8 @@ def check_a_killed_front_and_then_its_worker() -> None:
 
 
 def _check_kills(flags: tuple[str, ...], *kills: "Callable[[subprocess.Popen[bytes]], None]") -> None:
-    """Two servers under load; processes of one are killed. Whole answers are all there; streams that were under way at a
-    kill are lost, and not all of those; none that came later."""
+    """Two servers under load; processes of one are killed. Whole answers are all there; streams that were under way at
+    a kill are lost, and not all of those; none that came later."""
     with own_server(*flags) as (one, victim), own_server(*flags) as (other, _), _router(one, other) as router:
         stop, moments = threading.Event(), []
 
