@@ -16,7 +16,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,7 @@ async def measure(replicas: str, servers: Sequence[str], args: argparse.Namespac
         for targets in (on_ray, bare):  # until connections and caches are warm
             await load(targets, args, -1)
         turns = []
-        seconds = {"replicas": Counter[str](), "servers": Counter[str]()}
+        seconds: dict[str, dict[str, float]] = {"replicas": {}, "servers": {}}
         for turn in range(args.turns):
             pair = {
                 "replicas": await with_cpu(load, on_ray, args, turn, seconds["replicas"]),
@@ -150,13 +149,13 @@ async def measure(replicas: str, servers: Sequence[str], args: argparse.Namespac
 
 
 async def with_cpu(
-    load: Measure, targets: Sequence[Target], args: argparse.Namespace, turn: int, seconds: Counter[str]
+    load: Measure, targets: Sequence[Target], args: argparse.Namespace, turn: int, seconds: dict[str, float]
 ) -> float:
     """Tokens per second; adds to `seconds` what each kind of process took of CPU."""
     before = cpu_seconds_by_kind(os.getpid(), KINDS, "the rest of Ray")
     rate = await load(targets, args, turn)
     for kind, spent in cpu_seconds_by_kind(os.getpid(), KINDS, "the rest of Ray").items():
-        seconds[kind] += spent - before[kind]
+        seconds[kind] = seconds.get(kind, 0.0) + spent - before.get(kind, 0.0)
     return rate
 
 

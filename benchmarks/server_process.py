@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,19 +151,19 @@ def cpu_seconds_of_tree(pid: int) -> float:
     return sum(_cpu_seconds_of(member) for member in _tree_of(pid))
 
 
-def cpu_seconds_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> Counter[str]:
+def cpu_seconds_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> dict[str, float]:
     """CPU time of a process and all of its descendants, by what they are. Linux only.
 
     Args:
         kinds: word of a command line → its kind. The first one that fits counts.
         other: the kind of all others.
     """
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
     for member in _tree_of(pid):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             kind = next((kind for word, kind in kinds.items() if word in command), other)
-            seconds[kind] += _cpu_seconds_of(member)
+            seconds[kind] = seconds.get(kind, 0.0) + _cpu_seconds_of(member)
     return seconds
 
 
