@@ -1,10 +1,12 @@
 """Tokens per second of two replicas on Ray Serve, beside two bare servers on the same cores with the same flags.
 
     .venv-ray/bin/python benchmarks/ray_serve.py --out ray_serve.json
+    RAY_SERVE_ENABLE_HA_PROXY=1 .venv-ray/bin/python benchmarks/ray_serve.py --out ray_serve_haproxy.json
 
 Both run all the time and take turns under the same load: WIDTH requests at a time, to Serve's proxy, or half of them to
 each server. `streams` has an event for each token; `whole` has answers in one piece. Ratios are replicas ÷ servers of
-the same turn. Ray has no cores of its own: its proxy and its daemons take from those of the engines.
+the same turn. Ray has no cores of its own: its proxy and its daemons take from those of the engines. `cpu` is where the
+time goes: microseconds of CPU a token, of each kind of process. Variables named RAY_SERVE_… are Serve's, and told.
 """
 
 import argparse
@@ -14,14 +16,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
 from report import quartiles, report
-from server_process import exit_on_sigterm, free_port, palladio_command, running_server
+from server_process import cpu_seconds_by_kind, exit_on_sigterm, free_port, palladio_command, running_server
 
 from palladio.http_client import HttpClient
 from palladio.load.client import Target, find_model
@@ -40,6 +42,15 @@ FLAGS: dict[str, Any] = {
     "disable_radix_cache": True,
 }
 LIMIT = 60.0  # seconds for one load
+KINDS = {  # word of a command line → what it is
+    "benchmarks/ray_serve.py": "client",
+    "engine_main": "engines",
+    "ServeReplica": "HTTP processes",
+    "palladio serve": "HTTP processes",
+    "ProxyActor": "proxy",
+    "haproxy": "proxy",
+}
+Measure = Callable[[Sequence[Target], argparse.Namespace, int], Awaitable[float]]
 
 
 @contextlib.contextmanager
@@ -120,12 +131,32 @@ async def measure(replicas: str, servers: Sequence[str], args: argparse.Namespac
         for targets in (on_ray, bare):  # until connections and caches are warm
             await load(targets, args, -1)
         turns = []
+        seconds: dict[str, dict[str, float]] = {"replicas": {}, "servers": {}}
         for turn in range(args.turns):
-            pair = {"replicas": await load(on_ray, args, turn), "servers": await load(bare, args, turn)}
+            pair = {
+                "replicas": await with_cpu(load, on_ray, args, turn, seconds["replicas"]),
+                "servers": await with_cpu(load, bare, args, turn, seconds["servers"]),
+            }
             turns.append({key: round(rate, 1) for key, rate in pair.items()})
         ratios = [turn["replicas"] / turn["servers"] for turn in turns]
-        result[name] = {"tokens_per_second": turns, "ratio": quartiles(ratios)}
+        tokens = args.turns * args.requests * args.max_tokens
+        cpu = {
+            side: {kind: round(1e6 * spent / tokens, 1) for kind, spent in sorted(kinds.items())}
+            for side, kinds in seconds.items()
+        }
+        result[name] = {"tokens_per_second": turns, "ratio": quartiles(ratios), "cpu": cpu}
     return result
+
+
+async def with_cpu(
+    load: Measure, targets: Sequence[Target], args: argparse.Namespace, turn: int, seconds: dict[str, float]
+) -> float:
+    """Tokens per second; adds to `seconds` what each kind of process took of CPU."""
+    before = cpu_seconds_by_kind(os.getpid(), KINDS, "the rest of Ray")
+    rate = await load(targets, args, turn)
+    for kind, spent in cpu_seconds_by_kind(os.getpid(), KINDS, "the rest of Ray").items():
+        seconds[kind] = seconds.get(kind, 0.0) + spent - before.get(kind, 0.0)
+    return rate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,7 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         servers = [stack.enter_context(running_server(command, folder / f"log{index}")) for index in range(2)]
         replicas = stack.enter_context(two_replicas())
         result = asyncio.run(measure(replicas, [server.url for server in servers], args))
-    versions = {"ray": ray.__version__, "cores": os.cpu_count(), "flags": FLAGS}
+    settings = {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
+    versions = {"ray": ray.__version__, "cores": os.cpu_count(), "flags": FLAGS, "environment": settings}
     report("ray_serve.py", argv, {**versions, **result}, args.out)
     return 0
 

@@ -148,11 +148,32 @@ def usage_of_tree(pid: int) -> Usage:
 
 def cpu_seconds_of_tree(pid: int) -> float:
     """CPU time of a process and all of its descendants, those that have ended included. Linux only."""
-    ticks = 0
+    return sum(_cpu_seconds_of(member) for member in _tree_of(pid))
+
+
+def cpu_seconds_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> dict[str, float]:
+    """CPU time of a process and all of its descendants, by what they are. Linux only.
+
+    Args:
+        kinds: word of a command line → its kind. The first one that fits counts.
+        other: the kind of all others.
+    """
+    seconds: dict[str, float] = {}
     for member in _tree_of(pid):
         with contextlib.suppress(OSError):
-            ticks += sum(map(int, Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            kind = next((kind for word, kind in kinds.items() if word in command), other)
+            seconds[kind] = seconds.get(kind, 0.0) + _cpu_seconds_of(member)
+    return seconds
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    """With its children that have ended; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tree_of(pid: int) -> list[int]:

@@ -38,10 +38,10 @@ def load_router(context: Context) -> APIRouter:
     @router.get("/v1/loads")
     async def loads(
         dp_rank: Annotated[int | None, Query(ge=0)] = None,
-        include: str = "core",
+        include: str = "all",
         format: Literal["json"] = "json",  # noqa: A002
     ) -> dict[str, Any]:
-        """Requests and tokens of each data-parallel rank, or of the one of `dp_rank`."""
+        """Requests and tokens of each data-parallel rank, or of the one of `dp_rank`; `include` picks sections."""
         asked = {name.strip() for name in include.split(",") if name.strip()}
         if others := asked - _SECTIONS:
             raise InvalidRequestError(

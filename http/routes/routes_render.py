@@ -31,17 +31,19 @@ async def _render_chat(context: Context, call: Call, body: ChatRequest) -> Respo
     model = context.model_name(body.model)
     name, options = request_name(body, call.request_id), call.options(body)
     request, _ = await translate(context, body, call.names, name, options)
-    return _json(_rendered(context, request, model, is_stream=bool(body.stream)) | call.names.warnings())
+    return _json(_rendered(context, request, model, body) | call.names.warnings())
 
 
 async def _render_completion(context: Context, call: Call, body: CompletionRequest) -> Response:
     context.require_generation()
     model = context.model_name(body.model)
     read = await read_completion(context, call, body)
-    return _json([_rendered(context, request, model, is_stream=bool(body.stream)) for request in read.requests])
+    return _json([_rendered(context, request, model, body) for request in read.requests])
 
 
-def _rendered(context: Context, request: GenerationRequest, model: str, *, is_stream: bool) -> dict[str, Any]:
+def _rendered(
+    context: Context, request: GenerationRequest, model: str, body: ChatRequest | CompletionRequest
+) -> dict[str, Any]:
     """
     Raises:
         ContextLengthError: the prompt leaves no room for an answer.
@@ -67,9 +69,11 @@ def _rendered(context: Context, request: GenerationRequest, model: str, *, is_st
         "token_ids": request.prompt_ids,
         "features": None,
         "sampling_params": values | {"max_tokens": most if params.max_tokens is None else params.max_tokens},
-        "stream": is_stream,
+        "stream": bool(body.stream),
+        "stream_options": None if body.stream_options is None else body.stream_options.model_dump(exclude_none=True),
         "cache_salt": request.options.cache_salt,
         "priority": request.options.priority,
+        "kv_transfer_params": None,
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from palladio.ray.arguments import ReplicaOptions, ServeArguments
 
 _POLICY = "palladio.ray.scaling:LoadPolicy"
+_REPORT_INTERVAL = 10.0  # Serve's default of seconds between two figures of a replica
 _STOP_MARGIN = 15.0  # seconds beside --drain-timeout: for the engine's end
 
 
@@ -30,6 +31,8 @@ def deployment_settings(arguments: ServeArguments) -> dict[str, Any]:
             "upscale_delay_s": options.upscale_delay_s,
             "downscale_delay_s": options.downscale_delay_s,
             "look_back_period_s": options.look_back_period_s,
+            # An average of a few figures at least; Serve refuses to average over less than one.
+            "metrics_interval_s": min(_REPORT_INTERVAL, options.look_back_period_s / 3),
             "policy": {"policy_function": _POLICY, "policy_kwargs": {"target": options.target_load}},
         }
     return settings

@@ -1,8 +1,12 @@
-"""sglang-router, or its successor smg, before two servers. One is killed under load: all requests are answered."""
+"""sglang-router, or its successor smg, before two servers. One is killed under load: the router tries whole answers
+again, and only those streams are lost that it had. Requests with the same beginning come to the same server."""
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import http.client
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -12,8 +16,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true, wait_for
 
@@ -24,23 +29,49 @@ COMMAND = (
     else [sys.executable, "-m", "sglang_router.launch_router"]
 )
 FLAGS = ("--api-key", KEY, "--log-level", "warning")
+FRONTS = (*FLAGS, "--api-server-count", "2")
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries."}], "max_tokens": 32}
+WIDTH = 6  # requests at a time, of each kind
+TOPICS = 6
+GONE = 0.3  # seconds until all processes of a server whose first one was killed have ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """A request. begun, ended: seconds, monotonic. failure: ""; none."""
+
+    begun: float
+    ended: float
+    failure: str
 
 
 @contextlib.contextmanager
-def _router(*workers: str) -> Iterator[str]:
+def _router(*workers: str, policy: str = "power_of_two" if IS_SMG else "round_robin") -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*COMMAND, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers, "--api-key", KEY]
-    command += ["--policy", "power_of_two" if IS_SMG else "round_robin", "--log-level", "warn"]
+    command += ["--policy", policy, "--log-level", "warn"]
     command += ["--health-check-interval-secs", "2", "--prometheus-port", str(port + 1)]
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        wait_for(f"http://127.0.0.1:{port}/readiness", process)
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        wait_for(f"{url}/readiness", process)
+        _wait(lambda: sum(worker["is_healthy"] for worker in _workers(url)) == len(workers))
+        yield url
     finally:
         end(process)
+
+
+def _workers(router: str) -> list[dict[str, Any]]:
+    return get_json("/workers", url=router)["workers"]
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        true(time.monotonic() < deadline, "it takes too long")
+        time.sleep(0.1)
 
 
 def _ask(router: str, path: str, body: object) -> object:
@@ -54,8 +85,7 @@ def _ask(router: str, path: str, body: object) -> object:
 def check_routes() -> None:
     with own_server(*FLAGS) as (one, _), own_server(*FLAGS) as (other, _), _router(one, other) as router:
         equal([model["id"] for model in get_json("/v1/models", url=router)["data"]], [MODEL])
-        workers = get_json("/workers", url=router)["workers"]
-        equal([worker["model_id"] for worker in workers], [MODEL] * 2)
+        equal([worker["model_id"] for worker in _workers(router)], [MODEL] * 2)
         if IS_SMG:
             _check_loads(router)
         for _ in range(4):
@@ -72,12 +102,8 @@ def check_routes() -> None:
 
 def _check_loads(router: str) -> None:
     """It asks each server for its load, and understands the answer."""
-    for _ in range(100):
-        loads = [worker.get("engine_load") for worker in get_json("/workers", url=router)["workers"]]
-        if all(loads):
-            break
-        time.sleep(0.1)
-    for load in loads:
+    _wait(lambda: all(worker.get("engine_load") for worker in _workers(router)))
+    for load in (worker["engine_load"] for worker in _workers(router)):
         equal(load["dp_rank_count"], 1)
         (rank,) = load["loads"]
         true(rank["max_total_num_tokens"] == rank["memory"]["token_capacity"] > 0, rank)
@@ -85,25 +111,101 @@ def _check_loads(router: str) -> None:
 
 
 def check_a_killed_worker() -> None:
-    """What it had is tried again by the router; what comes later goes to the other one."""
-    with own_server(*FLAGS) as (one, victim), own_server(*FLAGS) as (other, _), _router(one, other) as router:
-        stop, killer = threading.Event(), threading.Timer(1.0, os.killpg, (victim.pid, signal.SIGKILL))
+    _check_kills(FLAGS, lambda server: os.killpg(server.pid, signal.SIGKILL))
 
-        def ask_on() -> list[object]:
-            answers = []
+
+def check_a_killed_front_and_then_its_worker() -> None:
+    _check_kills(
+        FRONTS,
+        lambda server: os.kill(_fronts(server)[0], signal.SIGKILL),
+        lambda server: os.killpg(server.pid, signal.SIGKILL),
+    )
+
+
+def _check_kills(flags: tuple[str, ...], *kills: "Callable[[subprocess.Popen[bytes]], None]") -> None:
+    """Two servers under load; processes of one are killed. Whole answers are all there; streams that were under way at
+    a kill are lost, and not all of those; none that came later."""
+    with own_server(*flags) as (one, victim), own_server(*flags) as (other, _), _router(one, other) as router:
+        stop, moments = threading.Event(), []
+
+        def ask_on(ask: Callable[[str], str]) -> list[Sent]:
+            sent = []
             while not stop.is_set():
-                answers.append(_ask(router, "/v1/chat/completions", CHAT))
-            return answers
+                begun = time.monotonic()
+                failure = ask(router)
+                sent.append(Sent(begun, time.monotonic(), failure))
+            return sent
 
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            killer.start()
-            asking = [pool.submit(ask_on) for _ in range(8)]
-            time.sleep(6)
+        with concurrent.futures.ThreadPoolExecutor(2 * WIDTH) as pool:
+            asking = {ask: [pool.submit(ask_on, ask) for _ in range(WIDTH)] for ask in (_whole, _stream)}
+            for kill in kills:
+                time.sleep(1.5)
+                moments.append(time.monotonic())
+                kill(victim)
+            time.sleep(5)
             stop.set()
-        answers = [answer for one in asking for answer in one.result()]
-        failed = [answer for answer in answers if isinstance(answer, int)]
-        true(len(answers) > 40, len(answers))
-        equal(failed, [])
+        whole, streams = ([sent for one in threads for sent in one.result()] for threads in asking.values())
+        true(sum(sent.begun > moments[-1] for sent in streams) > 2 * WIDTH, len(streams))
+        equal([sent for sent in whole if sent.failure], [])
+        lost = [sent for sent in streams if sent.failure]
+        true(
+            all(any(sent.begun - GONE <= moment <= sent.ended for moment in moments) for sent in lost), (moments, lost)
+        )
+        true(len(lost) < len(kills) * WIDTH, lost)
+
+
+def check_prefixes() -> None:
+    """With the policy that knows prefixes, a conversation stays with the server that has its beginning in the cache."""
+    with (
+        own_server(*FRONTS) as (one, _),
+        own_server(*FRONTS) as (other, _),
+        _router(one, other, policy="cache_aware") as router,
+        concurrent.futures.ThreadPoolExecutor(TOPICS) as pool,
+    ):
+
+        def cached(topic: int, turn: int) -> float:
+            """The share of the prompt that was in the cache."""
+            text = f"{topic} {chr(97 + topic) * 3} " * 60 + f"Question {turn}"
+            body = CHAT | {"messages": [{"role": "user", "content": text}]}
+            usage = get_json("/v1/chat/completions", body, url=router)["usage"]
+            return usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
+
+        turns = [list(pool.map(lambda topic, turn=turn: cached(topic, turn), range(TOPICS))) for turn in range(4)]
+        true(max(turns[0]) < 0.5, turns)
+        true(min(min(later) for later in turns[1:]) > 0.8, turns)
+        asked = [_num_requests(url) for url in (one, other)]
+        true(min(asked) > 0, asked)
+
+
+def _num_requests(server: str) -> float:
+    request = urllib.request.Request(f"{server}/metrics", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("sglang:num_requests_total"))
+
+
+def _whole(router: str) -> str:
+    answer = _ask(router, "/v1/chat/completions", CHAT)
+    return str(answer) if isinstance(answer, int) else ""
+
+
+def _stream(router: str) -> str:
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    data = json.dumps(CHAT | {"stream": True, "ignore_eos": True}).encode()
+    request = urllib.request.Request(f"{router}/v1/chat/completions", data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=150) as stream:
+            text = stream.read()
+    except (OSError, http.client.HTTPException) as error:
+        return repr(error)
+    return "" if text.endswith(b"data: [DONE]\n\n") and b'"error"' not in text else repr(text[-200:])
+
+
+def _fronts(server: "subprocess.Popen[bytes]") -> list[int]:
+    """Its HTTP processes."""
+    children = Path(f"/proc/{server.pid}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return [pid for pid in pids if b"front" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 if __name__ == "__main__":

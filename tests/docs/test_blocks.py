@@ -43,6 +43,7 @@ COUNTS = {
     NOT_RUN[r"palladio tune$"]: 2,
     NOT_RUN[r"serve run"]: 1,
     NOT_RUN[r"aws s3api"]: 1,
+    NOT_RUN[r"export RAY_SERVE_"]: 3,
 }
 SMALL = ["--max-total-tokens", "2048", "--max-running-requests", "8", "--chunked-prefill-size", "64"]
 

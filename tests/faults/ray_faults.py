@@ -40,6 +40,13 @@ RAY_FAULTS = (
         ARGUMENTS,
     ),
     Fault(
+        "replicas report less often than their figures are averaged over",
+        _RAY + "settings.py",
+        "min(_REPORT_INTERVAL, options.look_back_period_s / 3)",
+        "_REPORT_INTERVAL",
+        ARGUMENTS,
+    ),
+    Fault(
         "the slices of v5p are named by chips",
         _RAY + "tpu_slice.py",
         '"v5p": 2',

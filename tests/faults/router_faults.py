@@ -21,6 +21,13 @@ ROUTER_FAULTS = (
         _LOAD,
     ),
     Fault(
+        "the load of who names no section is a part of it",
+        "http/routes/routes_load.py",
+        'include: str = "all"',
+        'include: str = "core"',
+        _LOAD,
+    ),
+    Fault(
         "a server sleeps when it does not",
         "http/routes/routes_load.py",
         'context.engine.state == "released"',

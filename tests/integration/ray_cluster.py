@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,13 @@ from ray import serve
 from palladio.utils import _descendants
 
 MEMORY = 200 * 2**20  # bytes of the object store
-INTERVAL = "1"  # seconds between two figures of a replica; Serve's default is 10
+HAPROXY_FILES = {
+    "CONFIG_FILE_LOC": "haproxy.cfg",
+    "SOCKET_PATH": "admin.sock",
+    "METRICS_SOCKET_PATH": "metrics.sock",
+    "SERVER_STATE_BASE": "",
+    "SERVER_STATE_FILE": "server-state",
+}
 SMALL = {  # the embedded model, quick to start
     "model_path": "default",
     "served_model_name": "tiny",
@@ -36,11 +44,13 @@ CHAT = "/v1/chat/completions"
 @contextlib.contextmanager
 def ray_cluster(num_cpus: int = 2) -> Iterator[str]:
     """Yields the URL of Serve's proxy. All processes of the cluster end with it."""
-    os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = INTERVAL
-    os.environ["RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = INTERVAL
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as of_metrics:
         port = free.getsockname()[1]
+        os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(of_metrics.getsockname()[1])
+    folder = tempfile.mkdtemp()
+    for name, file in HAPROXY_FILES.items():  # else in a folder of all users
+        os.environ[f"RAY_SERVE_HAPROXY_{name}"] = str(Path(folder, file))
     before = set(_descendants(os.getpid()))
     ray.init(
         address="local",
@@ -63,6 +73,7 @@ def ray_cluster(num_cpus: int = 2) -> Iterator[str]:
         for pid in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def processes(word: str) -> list[int]:

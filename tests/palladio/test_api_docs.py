@@ -290,7 +290,7 @@ def test_server_info(server: TestClient) -> None:
 
 
 def test_loads(server: TestClient) -> None:
-    (load,) = server.get("/v1/loads").json()["loads"]
+    (load,) = server.get("/v1/loads?include=core").json()["loads"]
     assert [name for cell, _ in rows("loads") for name in names(cell)] == list(load)
     (old,) = server.get("/get_load").json()
     text = PAGE.split("`GET /get_load` tells")[1].split("`GET /load`")[0]

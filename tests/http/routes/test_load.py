@@ -39,6 +39,7 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
     assert (idle["dp_rank"], idle["num_total_tokens"], idle["cache_hit_rate"]) == (1, 0, 0.0)
     (whole,) = http.get("/v1/loads?dp_rank=1&include=all&format=json").json()["loads"]
     assert {name: whole[name] for name in idle} == idle
+    assert http.get("/v1/loads").json()["loads"][1].keys() == whole.keys() > idle.keys(), "all sections, as in SGLang"
     assert http.get("/v1/loads?dp_rank=2").json()["loads"] == []
     old = http.get("/get_load").json()
     assert [{name: load[name] for name in load if name != "ts_tic"} for load in old] == [
@@ -48,7 +49,7 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
 
 
 def test_sections_that_routers_ask_for(http: httpx.Client, engine: FakeEngine) -> None:
-    (plain,) = http.get("/v1/loads").json()["loads"]
+    (plain,) = http.get("/v1/loads?include=core").json()["loads"]
     (load,) = http.get("/v1/loads?include=core,disagg,queues,memory").raise_for_status().json()["loads"]
     assert {name: load[name] for name in plain} == plain
     assert set(load) - set(plain) == {"disaggregation", "queues", "memory"}

@@ -26,6 +26,7 @@ def test_it_is_what_the_engine_is_told(http: httpx.Client, engine: FakeEngine, p
     assert rendered["request_id"] == "mine"
     assert (rendered["model"], rendered["stream"], rendered["features"]) == (MODEL, False, None)
     assert (rendered["cache_salt"], rendered["priority"]) == ("s", 0)
+    assert (rendered["stream_options"], rendered["kv_transfer_params"]) == (None, None)
     assert SamplingParams(**rendered["sampling_params"]) == SamplingParams(
         **{name: getattr(call.params, name) for name in rendered["sampling_params"]}
     )
@@ -41,8 +42,9 @@ def test_every_prompt_has_its_own(http: httpx.Client) -> None:
 
 
 def test_without_a_limit_it_is_the_room(http: httpx.Client, engine: FakeEngine) -> None:
-    rendered = http.post(f"{CHAT}/render", json=MESSAGES | {"stream": True}).json()
-    assert rendered["stream"] is True
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    rendered = http.post(f"{CHAT}/render", json=MESSAGES | asked).json()
+    assert {name: rendered[name] for name in asked} == asked
     assert rendered["sampling_params"]["max_tokens"] == engine.info.context_length - len(rendered["token_ids"])
 
 

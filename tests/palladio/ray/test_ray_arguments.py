@@ -30,6 +30,12 @@ def test_objects_of_a_configuration_are_flags_in_json() -> None:
     assert flags == ("--model-path=default", '--default-chat-template-kwargs={"enable_thinking": false}')
 
 
+@pytest.mark.parametrize(("look_back", "interval"), [(30.0, 10.0), (300.0, 10.0), (3.0, 1.0)])
+def test_replicas_report_a_few_times_in_the_period_that_is_averaged(look_back: float, interval: float) -> None:
+    given = {**MODEL, "max_replicas": 2, "look_back_period_s": look_back}
+    assert deployment_settings(ServeArguments.of(given))["autoscaling_config"]["metrics_interval_s"] == interval
+
+
 def test_replicas_are_scaled_by_the_engines_load() -> None:
     settings = deployment_settings(
         ServeArguments.of({**MODEL, "min_replicas": 2, "max_replicas": 5, "target_load": "0.5"})
