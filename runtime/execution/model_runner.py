@@ -13,7 +13,6 @@ from palladio.runtime.execution.batch_builder import (
     Int32Array,
     StepForm,
     read_batch,
-    slot_rules,
 )
 from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
@@ -35,6 +34,7 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
+from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
@@ -192,8 +192,10 @@ class ModelRunner:
         self._design = executor.programs.design
         self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
+        self._decode_forms: dict[tuple[int, int], StepForm] = {}
         self._num_built = -1  # never looked at
         self._is_lazy = is_lazy
+        self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
@@ -240,8 +242,9 @@ class ModelRunner:
             step = self._decode(forwarded)
         else:
             step = self._sample(forwarded, masks)
-        for array in jax.tree.leaves((step.output, step.scores, step.embeddings)):
-            array.copy_to_host_async()
+        if not self._shares_memory:
+            for array in jax.tree.leaves((step.output, step.scores, step.embeddings)):
+                array.copy_to_host_async()
         return step
 
     def read(self, step: InFlightStep) -> list[SampledRows]:
@@ -293,8 +296,20 @@ class ModelRunner:
             self.executor.run(CopyStates.key_of(size), list(slots))
 
     def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:
-        form = StepForm.of(step, self._design.layouts, self._buckets)
+        form = self._form(step)
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
+
+    def _form(self, step: ScheduledStep) -> StepForm:
+        """Of decode steps of one size the same object each time: builders know their last step by it."""
+        layouts, buckets = self._design.layouts, self._buckets
+        if step.kind != "decode" or not layouts.decode:
+            return StepForm.of(step, layouts, buckets)
+        num_rows = step.num_rows
+        sizes = buckets.pick_decode(num_rows), buckets.pick_sample(num_rows)
+        form = self._decode_forms.get(sizes)
+        if form is None:
+            form = self._decode_forms[sizes] = StepForm.of(step, layouts, buckets)
+        return form
 
     def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
         """Whether one program computes the step and samples. Where it is not built yet, two do."""
@@ -333,8 +348,7 @@ class ModelRunner:
 
     def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
         layout, hosts = forwarded.form.layout, forwarded.hosts
-        vectors = [host.forward for host in hosts], [host.sampling for host in hosts]
-        output = self._run_tier(Decode, layout.num_requests, forwarded.tier, *vectors)
+        output = self._run_tier(Decode, layout.num_requests, forwarded.tier, [host.packed for host in hosts])
         self._copy_states(forwarded.planned, "after")
         size = forwarded.form.bucket_size
         return InFlightStep(forwarded.planned, output, None, size, layout.num_steps, output.token_ids)

@@ -155,7 +155,7 @@ class WriteEmbeds(Program):
 
 class Decode(SamplingProgram):
     """Decode steps that sample: several, or a small one, which two programs would take longer to start than to run.
-    Takes both vectors, of forward and of sample; gives SampleOutput, of several steps stacked."""
+    Takes both vectors, of forward and of sample, as one; gives SampleOutput, of several steps stacked."""
 
     kind = "decode"
     runs_layers = True
@@ -178,7 +178,7 @@ class Decode(SamplingProgram):
         return Takes((state.weights,), {**donated, "sampler": self.sampler_of(state)})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return host_array(self._layout.size), host_array(self.key.num_requests, NUM_COLUMNS)
+        return (host_array(self._layout.size + self.key.num_requests * NUM_COLUMNS),)
 
     def compute(
         self,
@@ -188,10 +188,10 @@ class Decode(SamplingProgram):
         lengths: jax.Array,
         sampler: Any,
         packed: jax.Array,
-        packed_sampling: jax.Array,
     ) -> Results:
         design, tier = self.design, self.key.tier
         assert tier is not None
+        packed, packed_sampling = packed[: self._layout.size], packed[self._layout.size :].reshape(-1, NUM_COLUMNS)
         (kv_cache, tables, lengths, state), outputs = decode_steps(
             design.unflatten(weights),
             (kv_cache, tables, lengths, whole_sampler(sampler)),

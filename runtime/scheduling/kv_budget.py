@@ -311,7 +311,7 @@ class Retractor:
         ready_slots = {request.slot for request in ready}  # 0 of those that were retracted
         taking_part: Mask = columns.requests[slots] != None  # noqa: E711  # elementwise
         taking_part[unfree] &= [slot in ready_slots for slot in slots[unfree].tolist()]
-        return slots[taking_part]
+        return slots if taking_part.all() else slots[taking_part]  # the same array tells that all of them go on
 
     def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> None:
         """Retracts until each of the growing requests that is left can have another page, and expects more of those

@@ -51,10 +51,13 @@ class SlotColumns:
         free_until, plain_until: see above.
         stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
+        num_changes: of what a slot's rows have in common from step to step: its request, its revision, and whether
+            Python looks at each of its tokens.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:
         self.page_size = page_size
+        self.num_changes = 0
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
@@ -67,6 +70,7 @@ class SlotColumns:
         self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
     ) -> None:
         """A request gets the slot; nothing of it is computed."""
+        self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = request, request_id
         self.known[slot], self.max_computed[slot] = known, max_computed
         own = stop_ids[:MAX_STOP_IDS]
@@ -75,6 +79,7 @@ class SlotColumns:
 
     def set_unread(self, slot: int, unread: int, revision: int) -> None:
         """Args: as the attributes."""
+        self.num_changes += 1
         self.unread[slot], self.revision[slot] = unread, revision
 
     def set_computed(self, slot: int, count: int) -> None:
@@ -84,6 +89,7 @@ class SlotColumns:
         self.free_until[slot] = count
 
     def set_plain_until(self, slot: int, count: int) -> None:
+        self.num_changes += bool(self.plain_until[slot]) != bool(count)
         self.plain_until[slot] = count
 
     def add_known(self, slot: int) -> None:
@@ -96,11 +102,13 @@ class SlotColumns:
 
     def void(self, slot: int) -> None:
         """No row that is planned is to be read."""
+        self.num_changes += 1
         self.revision[slot] += 1
         self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
 
     def leave_slot(self, slot: int) -> None:
         """The slot is nobody's."""
+        self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = None, ""
         self._numbers[:, slot] = 0
 
