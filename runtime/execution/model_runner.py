@@ -10,13 +10,13 @@ import numpy as np
 from palladio.runtime.execution.batch_builder import (
     BatchBuilder,
     HostBatch,
-    Int32Array,
     StepForm,
     read_batch,
 )
 from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
+from palladio.runtime.execution.logprob_reader import Int32Array
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
@@ -192,9 +192,9 @@ class ModelRunner:
         self._design = executor.programs.design
         self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
+        self._keys: dict[tuple[type[Program], int, SampleTier], ProgramKey] = {}
         self._decode_forms: dict[tuple[int, int], StepForm] = {}
-        self._num_built = -1  # never looked at
-        self._is_lazy = is_lazy
+        self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
         self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
@@ -304,12 +304,10 @@ class ModelRunner:
         layouts, buckets = self._design.layouts, self._buckets
         if step.kind != "decode" or not layouts.decode:
             return StepForm.of(step, layouts, buckets)
-        num_rows = step.num_rows
-        sizes = buckets.pick_decode(num_rows), buckets.pick_sample(num_rows)
-        form = self._decode_forms.get(sizes)
-        if form is None:
-            form = self._decode_forms[sizes] = StepForm.of(step, layouts, buckets)
-        return form
+        sizes = buckets.pick_decode(step.num_rows), buckets.pick_sample(step.num_rows)
+        if sizes not in self._decode_forms:
+            self._decode_forms[sizes] = StepForm.of(step, layouts, buckets)
+        return self._decode_forms[sizes]
 
     def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
         """Whether one program computes the step and samples. Where it is not built yet, two do."""
@@ -317,9 +315,7 @@ class ModelRunner:
             return True
         if step.kind != "decode" or step.is_constrained or not self._design.joins(form.layout, tier):
             return False
-        num_rows = form.layout.num_requests
-        key = Decode.key_of(num_rows, tier=self.programs.tier(Decode, num_rows, tier))
-        return self._is_lazy or key in self.programs.built
+        return self._is_lazy or self._key(Decode, form.layout.num_requests, tier) in self.programs.built
 
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
         step, form = forwarded.planned, forwarded.form
@@ -356,11 +352,17 @@ class ModelRunner:
     def _run_tier(
         self, kind: type[Program], num_rows: int, tier: SampleTier, *arrays: list[Int32Array]
     ) -> SampleOutput:
-        """Samples in this tier, or until that is built in one that does more."""
-        if not self._is_lazy:
-            tier = self.programs.tier(kind, num_rows, tier)
-        output: SampleOutput = self.executor.run(kind.key_of(num_rows, tier=tier), *arrays)
+        output: SampleOutput = self.executor.run(self._key(kind, num_rows, tier), *arrays)
         return output
+
+    def _key(self, kind: type[Program], num_rows: int, tier: SampleTier) -> ProgramKey:
+        """Of the program that samples in this tier, or until that is built of one that does more."""
+        key = self._keys.get((kind, num_rows, tier))
+        if key is None:
+            key = kind.key_of(num_rows, tier=tier if self._is_lazy else self.programs.tier(kind, num_rows, tier))
+            if key.tier == tier and key in self.programs.built:
+                self._keys[kind, num_rows, tier] = key  # it stays
+        return key
 
     def _tier(self, hosts: Sequence[HostBatch]) -> SampleTier:
         least = max(host.tier for host in hosts)

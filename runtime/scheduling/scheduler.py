@@ -188,7 +188,7 @@ class Scheduler:
         looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
         if batch.num_decodes:
             taken = batch.decodes.take(read)
-            if num_taken := np.count_nonzero(taken):
+            if num_taken := int(np.count_nonzero(taken)):
                 outputs.append(read.plain(batch.decodes, taken, num_taken))
             others = np.flatnonzero(~taken).tolist() if num_taken < len(taken) else []
             looked_at = itertools.chain(((number, batch.decodes.row(number)) for number in others), looked_at)
@@ -301,8 +301,8 @@ class Scheduler:
     def _take_decoding(self, turn: ScheduleTurn) -> Slots:
         """Slots of requests that can decode, each with room for one more token."""
         slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
-        unfree = columns.computed[slots] + columns.unsure[slots] >= columns.free_until[slots]
-        return self.retractor.give_pages(columns, slots, unfree) if np.count_nonzero(unfree) else slots
+        unfree = columns.unfree(slots)
+        return slots if unfree is None else self.retractor.give_pages(columns, slots, unfree)
 
     def _decode(self, decoding: Slots) -> ScheduledBatch | None:
         self.prefilled_last = False

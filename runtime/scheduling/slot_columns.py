@@ -58,6 +58,8 @@ class SlotColumns:
     def __init__(self, num_slots: int, page_size: int) -> None:
         self.page_size = page_size
         self.num_changes = 0
+        # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
+        self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
@@ -86,6 +88,7 @@ class SlotColumns:
         self.computed[slot] = count
 
     def set_free_until(self, slot: int, count: int) -> None:
+        self.num_changes += count < int(self.free_until[slot])
         self.free_until[slot] = count
 
     def set_plain_until(self, slot: int, count: int) -> None:
@@ -124,6 +127,30 @@ class SlotColumns:
             mask[place] = self.requests[slots[place]].constraint is not None
         return mask
 
+    def are_roomy(self, slots: Slots) -> bool:
+        """Whether each of these is known to have room for one more token; it is by this array, see RunningRequests."""
+        return slots is self._roomy and self._num_roomy_steps > 0 and self._roomy_changes == self.num_changes
+
+    def unfree(self, slots: Slots) -> Mask | None:
+        """Which slots have reached their `free_until`; None: none of them."""
+        if self.are_roomy(slots):
+            return None
+        rooms: Counts = self.free_until[slots] - self.computed[slots] - self.unsure[slots]
+        least = int(rooms.min(initial=RECENT))
+        if least <= 0:
+            mask: Mask = rooms <= 0
+            return mask
+        self._roomy, self._num_roomy_steps, self._roomy_changes = slots, least, self.num_changes
+        return None
+
+    def plan_again(self, slots: Slots) -> Counts:
+        """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
+        starts: Counts = self.computed[slots]
+        self.unread[slots] += 1
+        self.computed[slots] = starts + 1
+        self._num_roomy_steps -= 1
+        return starts
+
     def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
         """A row of each slot is planned that samples after each of its tokens.
 
@@ -134,6 +161,7 @@ class SlotColumns:
             Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
         """
         starts: Counts = self.computed[slots]
+        self._num_roomy_steps = 0
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens

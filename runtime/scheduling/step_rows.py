@@ -96,10 +96,10 @@ class DecodeRows:
             before: rows that were planned so. Those of the same requests differ in where they start alone.
             has_drafts: as the attribute.
         """
-        if before is not None and before.slots is slots and before.num_changes == columns.num_changes:
-            starts = columns.plan(slots, before.num_tokens, before.num_drafts if has_drafts else None)
+        is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
+        if before is not None and is_same and not has_drafts:
             same = (before.num_tokens, before.revisions, before.num_drafts, before.num_changes, before.is_constrained)
-            return cls(columns, slots, before.requests, starts, *same, has_drafts)
+            return cls(columns, slots, before.requests, columns.plan_again(slots), *same)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
 
