@@ -221,7 +221,6 @@ class BatchBuilder:
         if self._holders[slot] == holder:
             return False
         self._holders[slot] = holder
-        self._kept = None
         assert params.seed is not None, "the front sets the seed"
         self._fill_columns(slot, params, seed=params.seed, num_prompt_tokens=request.num_prompt_tokens)
         self._tiers[slot] = TIERS.index(_tier(params))

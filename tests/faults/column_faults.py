@@ -47,8 +47,8 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a request in a slot that is free again is sampled as the one before",
         _BUILDER,
-        "        self._kept = None\n        assert params",
-        "        assert params",
+        "self.slots is batch.decodes.slots",
+        "np.array_equal(self.slots, batch.decodes.slots)",
         BUILT,
     ),
     Fault(
