@@ -295,6 +295,11 @@ class Retractor:
         Returns:
             The slots of those that can decode.
         """
+        ready_rows, growing_slots = columns.growing(slots[unfree])
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
+            self._cache.add_pages(columns, growing_slots)
+            unfree[unfree] = ~ready_rows
+            return slots[~unfree] if unfree.any() else slots  # the same array tells that all of them go on
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
         growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
@@ -311,7 +316,7 @@ class Retractor:
         ready_slots = {request.slot for request in ready}  # 0 of those that were retracted
         taking_part: Mask = columns.requests[slots] != None  # noqa: E711  # elementwise
         taking_part[unfree] &= [slot in ready_slots for slot in slots[unfree].tolist()]
-        return slots if taking_part.all() else slots[taking_part]  # the same array tells that all of them go on
+        return slots[taking_part]
 
     def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> None:
         """Retracts until each of the growing requests that is left can have another page, and expects more of those

@@ -143,6 +143,17 @@ class SlotColumns:
         self._roomy, self._num_roomy_steps, self._roomy_changes = slots, least, self.num_changes
         return None
 
+    def growing(self, slots: Slots) -> tuple[Mask, Slots]:
+        """Of slots that have reached their `free_until`, no token of which is unsure: which can go on, and those of them
+        that need a page for it."""
+        free, most = self.free_until[slots], self.max_computed[slots]
+        ready: Mask = (free > 0) & (self.computed[slots] < most)
+        return ready, slots[ready & (free < most)]
+
+    def add_page(self, slots: Slots) -> None:
+        """Each of them has room for a page of tokens more."""
+        self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
+
     def plan_again(self, slots: Slots) -> Counts:
         """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
         starts: Counts = self.computed[slots]

@@ -80,6 +80,13 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         ROWS,
     ),
     Fault(
+        "a request that prefills or is complete decodes",
+        _COLUMNS,
+        "(free > 0) & (self.computed[slots] < most)",
+        "(free >= 0) & (self.computed[slots] <= most)",
+        ROWS,
+    ),
+    Fault(
         "plain tokens come before all other outputs of their message",
         "runtime/front/request_table.py",
         "self._process(message.outputs[begin : plain.place], stopped)\n            begin = plain.place",

@@ -77,3 +77,23 @@ def test_steps_of_several_tokens_use_up_the_room_of_as_many():
     assert running.columns.unfree(running.slots) is None
     DecodeRows.plan(running.columns, running.slots, np.array([5]))
     assert np.array_equal(running.columns.unfree(running.slots), [True])
+
+
+def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_complete():
+    running = RunningRequests(4, PAGE)
+    fits = decoding(running, "fits", 9)
+    full = decoding(running, "full", 1)
+    complete = decoding(running, "complete", 9)
+    prefills = decoding(running, "prefills", 9)
+    full.note_computed(PAGE)
+    complete.note_computed(complete.max_computed)
+    prefills.prefill_end = 8
+    prefills.note_pages()
+    columns, slots = running.columns, running.slots
+    unfree = columns.unfree(slots)
+    assert unfree is not None
+    assert unfree.tolist() == [False, True, True, True]
+    ready, growing = columns.growing(slots[unfree])
+    assert (ready.tolist(), growing.tolist()) == ([True, False, False], [full.slot])
+    columns.add_page(growing)
+    assert columns.free_until[[fits.slot, full.slot]].tolist() == [9 * PAGE, 2 * PAGE]
