@@ -144,8 +144,8 @@ class SlotColumns:
         return None
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
-        """Of slots that have reached their `free_until`, no token of which is unsure: which can go on, and those of them
-        that need a page for it."""
+        """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
+        need a page for it."""
         free, most = self.free_until[slots], self.max_computed[slots]
         ready: Mask = (free > 0) & (self.computed[slots] < most)
         return ready, slots[ready & (free < most)]
