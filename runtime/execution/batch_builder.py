@@ -372,7 +372,7 @@ def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -
     """The outputs of rows whose log-probabilities are asked for, or whose tokens mean nothing."""
     is_finite = np.asarray(output.is_finite)
     has_logprobs = output.logprobs is not None and any(r.given.params.logprobs is not None for r in batch.requests)
-    if is_finite.all() and not has_logprobs:
+    if np.count_nonzero(is_finite) == is_finite.size and not has_logprobs:
         return {}
     requests = list(batch.requests)[: len(read.token_ids)]
     token_ids = [read.tokens(number) for number in range(len(requests))]

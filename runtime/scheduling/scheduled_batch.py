@@ -248,7 +248,7 @@ class ScheduledBatch:
 
     @functools.cached_property
     def num_tokens(self) -> int:
-        return int(self.decodes.num_tokens.sum()) + sum([row.num_tokens for row in self.chunks])
+        return self.decodes.total + sum([row.num_tokens for row in self.chunks])
 
     @property
     def num_rows(self) -> int:

@@ -215,7 +215,9 @@ class SlotColumns:
         if np.count_nonzero(taken) < len(taken):
             slots, known, after, token_ids = slots[taken], known[taken], after[taken], token_ids[taken]
             counts = None if counts is None else counts[taken]
-        if counts is None:
+        if counts is None and number == 1:
+            self.recent[slots, known % RECENT] = token_ids[:, 0]
+        elif counts is None:
             for step in range(number):
                 self.recent[slots, (known + step) % RECENT] = token_ids[:, step]
         else:

@@ -62,6 +62,7 @@ class DecodeRows:
 
     Attributes:
         slots: of the requests, when the rows were planned.
+        total: of num_tokens.
         num_changes: those of the columns then.
         is_constrained: whether one of the requests had a grammar then.
         has_drafts: whether any row of the engine ever has some.
@@ -74,6 +75,7 @@ class DecodeRows:
     num_tokens: Counts
     revisions: Counts
     num_drafts: Counts
+    total: int
     num_changes: int
     is_constrained: bool
     has_drafts: bool = False
@@ -85,7 +87,7 @@ class DecodeRows:
         requests, revisions, has_drafts = columns.requests[slots], columns.revision[slots], num_drafts is not None
         drafts = np.zeros_like(num_tokens) if num_drafts is None else num_drafts
         is_constrained = bool(columns.constrained(slots).any())
-        common = (columns.num_changes, is_constrained, has_drafts)
+        common = (int(num_tokens.sum()), columns.num_changes, is_constrained, has_drafts)
         return cls(columns, slots, requests, starts, num_tokens, revisions, drafts, *common)
 
     @classmethod
@@ -98,8 +100,8 @@ class DecodeRows:
         """
         is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
         if before is not None and is_same and not has_drafts:
-            same = (before.num_tokens, before.revisions, before.num_drafts, before.num_changes, before.is_constrained)
-            return cls(columns, slots, before.requests, columns.plan_again(slots), *same)
+            same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
+            return cls(columns, slots, before.requests, columns.plan_again(slots), *same, before.is_constrained)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
 
@@ -139,6 +141,7 @@ class DecodeRows:
             num_tokens=ones,
             revisions=self.revisions[places],
             num_drafts=np.zeros_like(ones),
+            total=len(ones),
             is_constrained=bool(self.columns.constrained(slots).any()),
         )
 
