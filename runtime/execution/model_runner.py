@@ -31,10 +31,10 @@ from palladio.runtime.execution.programs import (
     Score,
     Tables,
     WriteEmbeds,
+    slot_rules,
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.sampler_state import slot_rules
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request

@@ -1,7 +1,6 @@
 """What the sampler remembers of each running request, on the device."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Self
 
 import jax
@@ -131,33 +130,3 @@ def reset_slot(state: SamplerState, slot: jax.Array, tokens: SlotTokens, rules: 
         stop_ids=state.stop_ids.at[slot].set(rules.stop_ids),
         asked_ids=state.asked_ids.at[slot].set(rules.asked_ids),
     )
-
-
-def slot_rules(
-    logit_bias: Mapping[int, float], stop_ids: Sequence[int], asked_ids: Sequence[int], vocab_size: int
-) -> SlotRules:
-    """Pads a request's rules to their rows, on the host.
-
-    Args:
-        logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
-        stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
-        asked_ids: in 0 … V-1; at most MAX_LOGPROB_IDS.
-        vocab_size: V, columns of the logits.
-
-    Raises:
-        ValueError: more entries than the rows hold.
-    """
-    if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
-        raise ValueError(
-            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
-            f"got {len(logit_bias)} and {len(stop_ids)}"
-        )
-    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
-    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
-    suppressed_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
-    bias_ids[: len(logit_bias)] = list(logit_bias)
-    bias_values[: len(logit_bias)] = list(logit_bias.values())
-    suppressed_ids[: len(stop_ids)] = stop_ids
-    asked = np.zeros(MAX_LOGPROB_IDS, np.int32)
-    asked[: len(asked_ids)] = asked_ids
-    return SlotRules(bias_ids, bias_values, suppressed_ids, asked)

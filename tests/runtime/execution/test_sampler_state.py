@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from palladio.runtime.execution.programs import slot_rules
 from palladio.runtime.execution.sampler_state import (
     MAX_SUPPRESSED_IDS,
     SamplerState,
     SlotTokens,
     reset_slot,
-    slot_rules,
 )
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
