@@ -13,15 +13,12 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
-from palladio.runtime.execution.logprob_reader import num_scored, read_logprobs, read_scores
+from palladio.runtime.execution.logprob_reader import Int32Array, read_logprobs, read_scores, score_vectors
 from palladio.runtime.execution.sampler import TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.sampler_state import MAX_SUPPRESSED_IDS, SlotRules
 from palladio.runtime.execution.scoring import Scores
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, SamplingParams
+from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 from palladio.runtime.scheduling.request import NOT_FINITE, Request
 from palladio.runtime.scheduling.scheduled_batch import (
     Buckets,
@@ -32,8 +29,6 @@ from palladio.runtime.scheduling.scheduled_batch import (
 )
 from palladio.runtime.scheduling.slot_columns import Slots
 from palladio.runtime.scheduling.step_rows import SampledRows
-
-Int32Array = npt.NDArray[np.int32]
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (
@@ -58,6 +53,7 @@ ON_DEVICE = -1  # in place of a token id: the one that the slot sampled last; of
 SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
 NO_TOKENS = np.zeros((0, 1), np.int32)
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
+_ENDS, _UPDATES = 3, 4  # of ForwardLayout.sections
 EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
 
 
@@ -177,13 +173,14 @@ class HostBatch:
 
     Attributes:
         tier: of TIERS, the number of the last one in which a row is sampled.
-        forward: i32[layout.size]
+        packed: i32[layout.size + num_sampled · NUM_COLUMNS], both of these in one array. forward: i32[layout.size].
         sampling: i32[num_sampled, NUM_COLUMNS]
         early_updates: i32[EARLY_UPDATES, 3] each: changes of the block tables that do not fit `forward`.
         score_targets: i32[T], the prompt token that each position predicts. score_slots: i32[T], of its request.
     """
 
     tier: int
+    packed: Int32Array
     forward: Int32Array
     sampling: Int32Array
     early_updates: list[Int32Array]
@@ -214,6 +211,7 @@ class BatchBuilder:
         self._tiers = np.full(num_slots, TIERS.index("greedy"))
         # The request that each slot was last filled for, and how often that had been retracted then.
         self._holders: list[tuple[Request | None, int]] = [(None, 0)] * num_slots
+        self._kept: _KeptRows | None = None
         self._fill_columns(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
 
     def assign(self, request: Request) -> bool:
@@ -242,10 +240,15 @@ class BatchBuilder:
 
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
         """Args: batch: None: the rank has nothing to do."""
-        forward = np.zeros(form.layout.size, np.int32)
-        sampling = NOTHING if not form.num_sampled else np.zeros((form.num_sampled, NUM_COLUMNS), np.int32)
+        kept = self._kept
+        if kept is not None and batch is not None and kept.holds(form, batch):
+            return kept.build(batch)
+        size = form.layout.size
+        packed = np.zeros(size + form.num_sampled * NUM_COLUMNS, np.int32)
+        forward, sampling = packed[:size], packed[size:].reshape(-1, NUM_COLUMNS)
+        scored = score_vectors(batch, form.layout.num_tokens) if form.scores else (NOTHING, NOTHING)
         if batch is None:
-            return HostBatch(0, forward, sampling, [], *(_scored(form, None) if form.scores else (NOTHING, NOTHING)))
+            return HostBatch(0, packed, forward, sampling, [], *scored)
         slots = sampled = batch.decodes.slots
         if chunks := batch.chunks:
             slots = np.append(slots, np.array([row.request.slot for row in chunks], np.intp))
@@ -256,7 +259,45 @@ class BatchBuilder:
         if form.num_sampled:
             sampling[: len(sampled)] = self._columns[sampled]
         tier = int(self._tiers[slots[: len(sampled)]].max(initial=0))
-        return HostBatch(tier, forward, sampling, early, *(_scored(form, batch) if form.scores else (NOTHING, NOTHING)))
+        host = HostBatch(tier, packed, forward, sampling, early, *scored)
+        if batch.kind == "decode" and not form.layout.num_tokens:
+            self._kept = _KeptRows.of(form, batch, host)
+        return host
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _KeptRows:
+    """A decode step's vectors, for the next one of the same rows: little of them is new there.
+
+    Attributes:
+        slots: of its rows; other rows have another array (see RunningRequests). packed: without changes of the tables.
+    """
+
+    form: StepForm
+    slots: Slots
+    packed: Int32Array
+    tier: int
+
+    @classmethod
+    def of(cls, form: StepForm, batch: ScheduledBatch, host: HostBatch) -> Self:
+        """Args: host: what was built of the batch."""
+        packed = host.packed.copy()
+        packed[form.layout.sections[_UPDATES]] = 0
+        return cls(form, batch.decodes.slots, packed, host.tier)
+
+    def holds(self, form: StepForm, batch: ScheduledBatch) -> bool:
+        """Whether a step has these rows."""
+        fits = len(batch.table_updates) <= form.layout.num_updates
+        return self.slots is batch.decodes.slots and self.form is form and not batch.chunks and fits
+
+    def build(self, batch: ScheduledBatch) -> HostBatch:
+        """The vectors of such a step."""
+        layout, packed = self.form.layout, self.packed.copy()  # the device may still read the one before
+        packed[layout.sections[_ENDS]][: len(self.slots)] = batch.decodes.ends
+        if late := batch.table_updates:
+            packed[layout.sections[_UPDATES]][: 3 * len(late)] = np.reshape(late, -1)
+        sampling = packed[layout.size :].reshape(-1, NUM_COLUMNS)
+        return HostBatch(self.tier, packed, packed[: layout.size], sampling, [], NOTHING, NOTHING)
 
 
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Slots) -> list[Int32Array]:
@@ -296,53 +337,11 @@ def _split_updates(
     return early, updates
 
 
-def _scored(form: StepForm, batch: ScheduledBatch | None) -> tuple[Int32Array, Int32Array]:
-    """Targets and slots of a step that scores prompts."""
-    targets, slots = np.zeros((2, form.layout.num_tokens), np.int32)
-    begin = 0
-    for row in [] if batch is None else batch.rows:
-        count = num_scored(row.request, row.start, row.num_tokens)
-        targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
-        slots[begin : begin + count] = row.request.slot
-        begin += row.num_tokens
-    return targets, slots
-
-
 def split_seed(seed: int) -> tuple[int, int]:
     """Low and high 32-bit word of a seed in [-2**63, 2**64); a negative one stands for its two's complement."""
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"seed must be in [-2**63, 2**64), got {seed}")
     return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
-
-
-def slot_rules(
-    logit_bias: Mapping[int, float], stop_ids: Sequence[int], asked_ids: Sequence[int], vocab_size: int
-) -> SlotRules:
-    """Pads a request's rules to their rows, on the host.
-
-    Args:
-        logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
-        stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
-        asked_ids: in 0 … V-1; at most MAX_LOGPROB_IDS.
-        vocab_size: V, columns of the logits.
-
-    Raises:
-        ValueError: more entries than the rows hold.
-    """
-    if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
-        raise ValueError(
-            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
-            f"got {len(logit_bias)} and {len(stop_ids)}"
-        )
-    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
-    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
-    suppressed_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
-    bias_ids[: len(logit_bias)] = list(logit_bias)
-    bias_values[: len(logit_bias)] = list(logit_bias.values())
-    suppressed_ids[: len(stop_ids)] = stop_ids
-    asked = np.zeros(MAX_LOGPROB_IDS, np.int32)
-    asked[: len(asked_ids)] = asked_ids
-    return SlotRules(bias_ids, bias_values, suppressed_ids, asked)
 
 
 def read_batch(
@@ -366,14 +365,14 @@ def read_batch(
     for i, found in with_scores:
         one = alone.get(i) or read.output(i, batch.rows[i].request)
         alone[i] = dataclasses.replace(one, prompt_logprobs=found)
-    return dataclasses.replace(read, alone=alone)
+    return dataclasses.replace(read, alone=alone) if alone else read
 
 
 def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -> dict[int, TokenOutput]:
     """The outputs of rows whose log-probabilities are asked for, or whose tokens mean nothing."""
     is_finite = np.asarray(output.is_finite)
     has_logprobs = output.logprobs is not None and any(r.given.params.logprobs is not None for r in batch.requests)
-    if is_finite.all() and not has_logprobs:
+    if np.count_nonzero(is_finite) == is_finite.size and not has_logprobs:
         return {}
     requests = list(batch.requests)[: len(read.token_ids)]
     token_ids = [read.tokens(number) for number in range(len(requests))]

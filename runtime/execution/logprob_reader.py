@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs import TokenLogprob
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+
+Int32Array = npt.NDArray[np.int32]
 
 
 class _Rows:
@@ -77,3 +80,15 @@ def read_scores(batch: ScheduledBatch, scores: Scores) -> list[list[TokenLogprob
             result.append([rows.of(begin + t, targets[t], width, asked_ids) for t in range(count)])
         begin += row.num_tokens
     return result
+
+
+def score_vectors(batch: ScheduledBatch | None, num_tokens: int) -> tuple[Int32Array, Int32Array]:
+    """Targets and slots of a step of `num_tokens` that scores prompts."""
+    targets, slots = np.zeros((2, num_tokens), np.int32)
+    begin = 0
+    for row in [] if batch is None else batch.rows:
+        count = num_scored(row.request, row.start, row.num_tokens)
+        targets[begin : begin + count] = row.request.given.prompt_ids[row.start + 1 : row.start + 1 + count]
+        slots[begin : begin + count] = row.request.slot
+        begin += row.num_tokens
+    return targets, slots

@@ -10,14 +10,13 @@ import numpy as np
 from palladio.runtime.execution.batch_builder import (
     BatchBuilder,
     HostBatch,
-    Int32Array,
     StepForm,
     read_batch,
-    slot_rules,
 )
 from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
+from palladio.runtime.execution.logprob_reader import Int32Array
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
 from palladio.runtime.execution.program import Program, ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
@@ -32,6 +31,7 @@ from palladio.runtime.execution.programs import (
     Score,
     Tables,
     WriteEmbeds,
+    slot_rules,
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
@@ -192,8 +192,10 @@ class ModelRunner:
         self._design = executor.programs.design
         self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
-        self._num_built = -1  # never looked at
-        self._is_lazy = is_lazy
+        self._keys: dict[tuple[type[Program], int, SampleTier], ProgramKey] = {}
+        self._decode_forms: dict[tuple[int, int], StepForm] = {}
+        self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
+        self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
@@ -240,8 +242,9 @@ class ModelRunner:
             step = self._decode(forwarded)
         else:
             step = self._sample(forwarded, masks)
-        for array in jax.tree.leaves((step.output, step.scores, step.embeddings)):
-            array.copy_to_host_async()
+        if not self._shares_memory:
+            for array in jax.tree.leaves((step.output, step.scores, step.embeddings)):
+                array.copy_to_host_async()
         return step
 
     def read(self, step: InFlightStep) -> list[SampledRows]:
@@ -293,8 +296,18 @@ class ModelRunner:
             self.executor.run(CopyStates.key_of(size), list(slots))
 
     def _build(self, step: ScheduledStep) -> tuple[StepForm, list[HostBatch]]:
-        form = StepForm.of(step, self._design.layouts, self._buckets)
+        form = self._form(step)
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
+
+    def _form(self, step: ScheduledStep) -> StepForm:
+        """Of decode steps of one size the same object each time: builders know their last step by it."""
+        layouts, buckets = self._design.layouts, self._buckets
+        if step.kind != "decode" or not layouts.decode:
+            return StepForm.of(step, layouts, buckets)
+        sizes = buckets.pick_decode(step.num_rows), buckets.pick_sample(step.num_rows)
+        if sizes not in self._decode_forms:
+            self._decode_forms[sizes] = StepForm.of(step, layouts, buckets)
+        return self._decode_forms[sizes]
 
     def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
         """Whether one program computes the step and samples. Where it is not built yet, two do."""
@@ -302,9 +315,7 @@ class ModelRunner:
             return True
         if step.kind != "decode" or step.is_constrained or not self._design.joins(form.layout, tier):
             return False
-        num_rows = form.layout.num_requests
-        key = Decode.key_of(num_rows, tier=self.programs.tier(Decode, num_rows, tier))
-        return self._is_lazy or key in self.programs.built
+        return self._is_lazy or self._key(Decode, form.layout.num_requests, tier) in self.programs.built
 
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
         step, form = forwarded.planned, forwarded.form
@@ -333,8 +344,7 @@ class ModelRunner:
 
     def _decode(self, forwarded: ForwardedStep) -> InFlightStep:
         layout, hosts = forwarded.form.layout, forwarded.hosts
-        vectors = [host.forward for host in hosts], [host.sampling for host in hosts]
-        output = self._run_tier(Decode, layout.num_requests, forwarded.tier, *vectors)
+        output = self._run_tier(Decode, layout.num_requests, forwarded.tier, [host.packed for host in hosts])
         self._copy_states(forwarded.planned, "after")
         size = forwarded.form.bucket_size
         return InFlightStep(forwarded.planned, output, None, size, layout.num_steps, output.token_ids)
@@ -342,11 +352,17 @@ class ModelRunner:
     def _run_tier(
         self, kind: type[Program], num_rows: int, tier: SampleTier, *arrays: list[Int32Array]
     ) -> SampleOutput:
-        """Samples in this tier, or until that is built in one that does more."""
-        if not self._is_lazy:
-            tier = self.programs.tier(kind, num_rows, tier)
-        output: SampleOutput = self.executor.run(kind.key_of(num_rows, tier=tier), *arrays)
+        output: SampleOutput = self.executor.run(self._key(kind, num_rows, tier), *arrays)
         return output
+
+    def _key(self, kind: type[Program], num_rows: int, tier: SampleTier) -> ProgramKey:
+        """Of the program that samples in this tier, or until that is built of one that does more."""
+        key = self._keys.get((kind, num_rows, tier))
+        if key is None:
+            key = kind.key_of(num_rows, tier=tier if self._is_lazy else self.programs.tier(kind, num_rows, tier))
+            if key.tier == tier and key in self.programs.built:
+                self._keys[kind, num_rows, tier] = key  # it stays
+        return key
 
     def _tier(self, hosts: Sequence[HostBatch]) -> SampleTier:
         least = max(host.tier for host in hosts)

@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from palladio.runtime.execution.batch_builder import EARLY_UPDATES, NUM_COLUMNS, ForwardLayout
 from palladio.runtime.execution.cache_programs import Compare, CopyStates
@@ -155,7 +156,7 @@ class WriteEmbeds(Program):
 
 class Decode(SamplingProgram):
     """Decode steps that sample: several, or a small one, which two programs would take longer to start than to run.
-    Takes both vectors, of forward and of sample; gives SampleOutput, of several steps stacked."""
+    Takes both vectors, of forward and of sample, as one; gives SampleOutput, of several steps stacked."""
 
     kind = "decode"
     runs_layers = True
@@ -178,7 +179,7 @@ class Decode(SamplingProgram):
         return Takes((state.weights,), {**donated, "sampler": self.sampler_of(state)})
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return host_array(self._layout.size), host_array(self.key.num_requests, NUM_COLUMNS)
+        return (host_array(self._layout.size + self.key.num_requests * NUM_COLUMNS),)
 
     def compute(
         self,
@@ -188,10 +189,10 @@ class Decode(SamplingProgram):
         lengths: jax.Array,
         sampler: Any,
         packed: jax.Array,
-        packed_sampling: jax.Array,
     ) -> Results:
         design, tier = self.design, self.key.tier
         assert tier is not None
+        packed, packed_sampling = packed[: self._layout.size], packed[self._layout.size :].reshape(-1, NUM_COLUMNS)
         (kv_cache, tables, lengths, state), outputs = decode_steps(
             design.unflatten(weights),
             (kv_cache, tables, lengths, whole_sampler(sampler)),
@@ -329,6 +330,36 @@ class Tables(Program):
 
     def compute(self, tables: jax.Array, updates: jax.Array) -> Results:
         return (update_tables(tables, updates),), None, None
+
+
+def slot_rules(
+    logit_bias: Mapping[int, float], stop_ids: Sequence[int], asked_ids: Sequence[int], vocab_size: int
+) -> SlotRules:
+    """Pads a request's rules to their rows, on the host.
+
+    Args:
+        logit_bias: token id in 0 … V-1 → bias; at most MAX_LOGIT_BIAS.
+        stop_ids: in 0 … V-1; at most MAX_SUPPRESSED_IDS.
+        asked_ids: in 0 … V-1; at most MAX_LOGPROB_IDS.
+        vocab_size: V, columns of the logits.
+
+    Raises:
+        ValueError: more entries than the rows hold.
+    """
+    if len(logit_bias) > MAX_LOGIT_BIAS or len(stop_ids) > MAX_SUPPRESSED_IDS:
+        raise ValueError(
+            f"at most {MAX_LOGIT_BIAS} logit biases and {MAX_SUPPRESSED_IDS} stop token ids are supported, "
+            f"got {len(logit_bias)} and {len(stop_ids)}"
+        )
+    bias_ids = np.full(MAX_LOGIT_BIAS, vocab_size, np.int32)
+    bias_values = np.zeros(MAX_LOGIT_BIAS, np.float32)
+    suppressed_ids = np.full(MAX_SUPPRESSED_IDS, vocab_size, np.int32)
+    bias_ids[: len(logit_bias)] = list(logit_bias)
+    bias_values[: len(logit_bias)] = list(logit_bias.values())
+    suppressed_ids[: len(stop_ids)] = stop_ids
+    asked = np.zeros(MAX_LOGPROB_IDS, np.int32)
+    asked[: len(asked_ids)] = asked_ids
+    return SlotRules(bias_ids, bias_values, suppressed_ids, asked)
 
 
 PROGRAMS: Final[tuple[type[Program], ...]] = (

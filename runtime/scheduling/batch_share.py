@@ -256,6 +256,8 @@ class ScheduleTurns:
     def prefilling(self, turn: ScheduleTurn) -> list[Request]:
         """Those of them that prefill."""
         slots, columns = self.slots(turn), self._running.columns
+        if columns.are_roomy(slots):
+            return []
         unfree = columns.free_until[slots] == 0
         return [r for r in columns.requests[slots[unfree]] if r.is_prefilling] if np.count_nonzero(unfree) else []
 

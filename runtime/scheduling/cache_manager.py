@@ -17,6 +17,7 @@ from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
 from palladio.runtime.scheduling.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
@@ -237,6 +238,18 @@ class CacheManager:
         request.note_pages()
         return True
 
+    def add_pages(self, columns: SlotColumns, slots: Slots) -> None:
+        """Gives each of these requests a page more of each table. There are enough."""
+        requests: list[Request] = columns.requests[slots].tolist()
+        if self.groups.windows or not self.groups.keeps_all:
+            for request in requests:
+                self.grow(request, len(request.pages) * self.page_size + 1)
+        elif len(slots) <= self.allocator.num_free or self._make_room(len(slots)):
+            for request, page in zip(requests, self.allocator.allocate(len(slots)), strict=True):
+                self._table_updates.append((request.slot, len(request.pages), page))
+                request.pages.append(page)
+            columns.add_page(slots)
+
     def slide(self, running: Iterable[Request]) -> None:
         """Takes pages of windowed groups that no token sees from here on; between two steps of all ranks, see above."""
         if not self.groups.windows:
@@ -382,7 +395,6 @@ class CacheManager:
         missing = count - self.allocator.num_free
         if missing > self.tree.num_evictable:
             return False
-        evicted = self.tree.evict(missing)
-        self.allocator.free(evicted)
+        self.allocator.free(evicted := self.tree.evict(missing))
         self._num_evicted_pages += len(evicted)
         return True

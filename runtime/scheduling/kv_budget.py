@@ -295,6 +295,11 @@ class Retractor:
         Returns:
             The slots of those that can decode.
         """
+        ready_rows, growing_slots = columns.growing(slots[unfree])
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
+            self._cache.add_pages(columns, growing_slots)
+            unfree[unfree] = ~ready_rows
+            return slots[~unfree] if unfree.any() else slots  # the same array tells that all of them go on
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
         growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]

@@ -248,7 +248,7 @@ class ScheduledBatch:
 
     @functools.cached_property
     def num_tokens(self) -> int:
-        return int(self.decodes.num_tokens.sum()) + sum([row.num_tokens for row in self.chunks])
+        return self.decodes.total + sum([row.num_tokens for row in self.chunks])
 
     @property
     def num_rows(self) -> int:
@@ -263,7 +263,7 @@ class ScheduledBatch:
     def is_constrained(self) -> bool:
         """Whether a mask has to be computed for a row that samples; of a batch that has just been planned."""
         has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
-        return has_chunk or bool(self.decodes.columns.constrained(self.decodes.slots).any())
+        return has_chunk or self.decodes.is_constrained
 
     @functools.cached_property
     def num_sampled_rows(self) -> int:

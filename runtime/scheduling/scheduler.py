@@ -64,6 +64,7 @@ class Scheduler:
         self.turns = ScheduleTurns(share, self.running)
         self._requests: dict[str, Request] = {}
         self._nobody: Slots = np.zeros(0, np.intp)
+        self._planned: DecodeRows | None = None  # the last rows of one token each
         self.kv_budget = KVBudget(cache, limits, self.turns, self.running, waiting)
         self._deadlines = Deadlines()
         self.prefilled_last = False
@@ -106,8 +107,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
-        request = self._requests.get(request_id)
-        if request is not None:
+        if (request := self._requests.get(request_id)) is not None:
             self._end(request)
         return request is not None
 
@@ -135,7 +135,7 @@ class Scheduler:
         self.buckets, self.compile_seconds = buckets, compile_seconds
 
     def take_turn(self, *, prefilled: bool) -> None:
-        """Where ranks take turns together. Args: prefilled: one of them does in this step, see `prefilled_last`."""
+        """Where ranks take turns together. Args: prefilled: see `prefilled_last`."""
         self.prefilled_last = prefilled
 
     def schedule(self) -> ScheduledBatch | None:
@@ -164,7 +164,7 @@ class Scheduler:
                 return self._decode(decoding)
         beside = self._nobody if decoding is None else decoding
         requests = self.running.columns.requests[beside]
-        urgent = self._preempt(turn, len(beside)) if may_admit else None
+        urgent = self._preempt(turn, len(beside)) if may_admit and len(self.waiting) else None
         if decoding is not None and urgent is not None:
             decoding = beside = beside[self.running.columns.requests[beside] == requests]
         prefill = self._take_prefill(turn, urgent, len(beside), may_admit)
@@ -188,10 +188,10 @@ class Scheduler:
         looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
         if batch.num_decodes:
             taken = batch.decodes.take(read)
-            if num_taken := np.count_nonzero(taken):
-                outputs.append(read.plain(batch.decodes, taken))
-            others = ((number, batch.decodes.row(number)) for number in np.flatnonzero(~taken).tolist())
-            looked_at = itertools.chain(others, looked_at) if num_taken < len(taken) else looked_at
+            if num_taken := int(np.count_nonzero(taken)):
+                outputs.append(read.plain(batch.decodes, taken, num_taken))
+            others = np.flatnonzero(~taken).tolist() if num_taken < len(taken) else []
+            looked_at = itertools.chain(((number, batch.decodes.row(number)) for number in others), looked_at)
         for number, row in looked_at:
             if row.is_void:
                 continue
@@ -301,18 +301,17 @@ class Scheduler:
     def _take_decoding(self, turn: ScheduleTurn) -> Slots:
         """Slots of requests that can decode, each with room for one more token."""
         slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
-        unfree = columns.computed[slots] + columns.unsure[slots] >= columns.free_until[slots]
-        return self.retractor.give_pages(columns, slots, unfree) if np.count_nonzero(unfree) else slots
+        unfree = columns.unfree(slots)
+        return slots if unfree is None else self.retractor.give_pages(columns, slots, unfree)
 
     def _decode(self, decoding: Slots) -> ScheduledBatch | None:
         self.prefilled_last = False
         columns, limits = self.running.columns, self.limits
         if not len(decoding):
             return None
-        if limits.num_drafts:
-            drafting = draft_rows(decoding, columns, self.buckets, limits, self.cache)
-            if drafting is not None:
-                return self._batch("verify", drafting, [])
+        drafting = draft_rows(decoding, columns, self.buckets, limits, self.cache) if limits.num_drafts else None
+        if drafting is not None:
+            return self._batch("verify", drafting, [])
         if limits.num_decode_steps == 1:
             return self._batch("decode", self._rows(decoding), [])
         if columns.constrained(decoding).any():  # each mask depends on the token before it
@@ -323,11 +322,12 @@ class Scheduler:
 
     def _rows(self, slots: Slots) -> DecodeRows:
         """Of one token each."""
-        return DecodeRows.plan_tokens(self.running.columns, slots, has_drafts=self.limits.num_drafts > 0)
+        columns, has_drafts = self.running.columns, self.limits.num_drafts > 0
+        self._planned = rows = DecodeRows.plan_tokens(columns, slots, self._planned, has_drafts=has_drafts)
+        return rows
 
     def _batch(self, kind: StepKind, decodes: DecodeRows, chunks: list[ScheduledRow]) -> ScheduledBatch:
-        samples = bool(len(decodes)) or chunks[0].samples  # those that do come first
-        self.retractor.note_step(samples=samples)
+        self.retractor.note_step(samples=bool(len(decodes)) or chunks[0].samples)  # those that do come first
         if len(decodes):
             self.kv_budget.ratio.decay()
         return ScheduledBatch(kind, decodes, chunks, self.cache.take_table_updates(), len(self.waiting))

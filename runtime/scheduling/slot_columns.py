@@ -51,10 +51,15 @@ class SlotColumns:
         free_until, plain_until: see above.
         stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
+        num_changes: of what a slot's rows have in common from step to step: its request, its revision, and whether
+            Python looks at each of its tokens.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:
         self.page_size = page_size
+        self.num_changes = 0
+        # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
+        self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
@@ -67,6 +72,7 @@ class SlotColumns:
         self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
     ) -> None:
         """A request gets the slot; nothing of it is computed."""
+        self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = request, request_id
         self.known[slot], self.max_computed[slot] = known, max_computed
         own = stop_ids[:MAX_STOP_IDS]
@@ -75,15 +81,18 @@ class SlotColumns:
 
     def set_unread(self, slot: int, unread: int, revision: int) -> None:
         """Args: as the attributes."""
+        self.num_changes += 1
         self.unread[slot], self.revision[slot] = unread, revision
 
     def set_computed(self, slot: int, count: int) -> None:
         self.computed[slot] = count
 
     def set_free_until(self, slot: int, count: int) -> None:
+        self.num_changes += count < int(self.free_until[slot])
         self.free_until[slot] = count
 
     def set_plain_until(self, slot: int, count: int) -> None:
+        self.num_changes += bool(self.plain_until[slot]) != bool(count)
         self.plain_until[slot] = count
 
     def add_known(self, slot: int) -> None:
@@ -96,11 +105,13 @@ class SlotColumns:
 
     def void(self, slot: int) -> None:
         """No row that is planned is to be read."""
+        self.num_changes += 1
         self.revision[slot] += 1
         self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
 
     def leave_slot(self, slot: int) -> None:
         """The slot is nobody's."""
+        self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = None, ""
         self._numbers[:, slot] = 0
 
@@ -116,6 +127,41 @@ class SlotColumns:
             mask[place] = self.requests[slots[place]].constraint is not None
         return mask
 
+    def are_roomy(self, slots: Slots) -> bool:
+        """Whether each of these is known to have room for one more token; it is by this array, see RunningRequests."""
+        return slots is self._roomy and self._num_roomy_steps > 0 and self._roomy_changes == self.num_changes
+
+    def unfree(self, slots: Slots) -> Mask | None:
+        """Which slots have reached their `free_until`; None: none of them."""
+        if self.are_roomy(slots):
+            return None
+        rooms: Counts = self.free_until[slots] - self.computed[slots] - self.unsure[slots]
+        least = int(rooms.min(initial=RECENT))
+        if least <= 0:
+            mask: Mask = rooms <= 0
+            return mask
+        self._roomy, self._num_roomy_steps, self._roomy_changes = slots, least, self.num_changes
+        return None
+
+    def growing(self, slots: Slots) -> tuple[Mask, Slots]:
+        """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
+        need a page for it."""
+        free, most = self.free_until[slots], self.max_computed[slots]
+        ready: Mask = (free > 0) & (self.computed[slots] < most)
+        return ready, slots[ready & (free < most)]
+
+    def add_page(self, slots: Slots) -> None:
+        """Each of them has room for a page of tokens more."""
+        self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
+
+    def plan_again(self, slots: Slots) -> Counts:
+        """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
+        starts: Counts = self.computed[slots]
+        self.unread[slots] += 1
+        self.computed[slots] = starts + 1
+        self._num_roomy_steps -= 1
+        return starts
+
     def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
         """A row of each slot is planned that samples after each of its tokens.
 
@@ -126,6 +172,7 @@ class SlotColumns:
             Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
         """
         starts: Counts = self.computed[slots]
+        self._num_roomy_steps = 0
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens
@@ -168,7 +215,9 @@ class SlotColumns:
         if np.count_nonzero(taken) < len(taken):
             slots, known, after, token_ids = slots[taken], known[taken], after[taken], token_ids[taken]
             counts = None if counts is None else counts[taken]
-        if counts is None:
+        if counts is None and number == 1:
+            self.recent[slots, known % RECENT] = token_ids[:, 0]
+        elif counts is None:
             for step in range(number):
                 self.recent[slots, (known + step) % RECENT] = token_ids[:, step]
         else:

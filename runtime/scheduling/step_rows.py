@@ -62,6 +62,9 @@ class DecodeRows:
 
     Attributes:
         slots: of the requests, when the rows were planned.
+        total: of num_tokens.
+        num_changes: those of the columns then.
+        is_constrained: whether one of the requests had a grammar then.
         has_drafts: whether any row of the engine ever has some.
     """
 
@@ -72,20 +75,33 @@ class DecodeRows:
     num_tokens: Counts
     revisions: Counts
     num_drafts: Counts
+    total: int
+    num_changes: int
+    is_constrained: bool
     has_drafts: bool = False
 
     @classmethod
     def plan(cls, columns: SlotColumns, slots: Slots, num_tokens: Counts, num_drafts: Counts | None = None) -> Self:
         """Plans a row for each slot. Args: num_drafts: None: no row of the engine ever has any."""
         starts = columns.plan(slots, num_tokens, num_drafts)
-        requests, revisions = columns.requests[slots], columns.revision[slots]
-        if num_drafts is None:
-            return cls(columns, slots, requests, starts, num_tokens, revisions, np.zeros_like(num_tokens))
-        return cls(columns, slots, requests, starts, num_tokens, revisions, num_drafts, has_drafts=True)
+        requests, revisions, has_drafts = columns.requests[slots], columns.revision[slots], num_drafts is not None
+        drafts = np.zeros_like(num_tokens) if num_drafts is None else num_drafts
+        is_constrained = bool(columns.constrained(slots).any())
+        common = (int(num_tokens.sum()), columns.num_changes, is_constrained, has_drafts)
+        return cls(columns, slots, requests, starts, num_tokens, revisions, drafts, *common)
 
     @classmethod
-    def plan_tokens(cls, columns: SlotColumns, slots: Slots, *, has_drafts: bool) -> Self:
-        """The same, of a token each and no draft. Args: has_drafts: as the attribute."""
+    def plan_tokens(cls, columns: SlotColumns, slots: Slots, before: Self | None, *, has_drafts: bool) -> Self:
+        """The same, of a token each and no draft.
+
+        Args:
+            before: rows that were planned so. Those of the same requests differ in where they start alone.
+            has_drafts: as the attribute.
+        """
+        is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
+        if before is not None and is_same and not has_drafts:
+            same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
+            return cls(columns, slots, before.requests, columns.plan_again(slots), *same, before.is_constrained)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
 
@@ -125,6 +141,8 @@ class DecodeRows:
             num_tokens=ones,
             revisions=self.revisions[places],
             num_drafts=np.zeros_like(ones),
+            total=len(ones),
+            is_constrained=bool(self.columns.constrained(slots).any()),
         )
 
     def take(self, sampled: "SampledRows") -> Mask:
@@ -168,12 +186,12 @@ class SampledRows:
         """Of one row. Args: request: its own."""
         return self.alone[number] if number in self.alone else request.output(self.tokens(number))
 
-    def plain(self, rows: DecodeRows, taken: Mask) -> PlainTokens:
-        """For the front: of the rows that nothing follows from, their tokens."""
+    def plain(self, rows: DecodeRows, taken: Mask, num_taken: int) -> PlainTokens:
+        """For the front: of the rows that nothing follows from, their tokens. Args: num_taken: how many these are."""
         numbers: Slots | slice = slice(0, len(taken))
         if self.counts is not None:
             numbers = np.flatnonzero(taken & (self.counts[: len(taken)] > 0))
-        elif np.count_nonzero(taken) < len(taken):
+        elif num_taken < len(taken):
             numbers = np.flatnonzero(taken)
         request_ids: list[str] = rows.columns.request_ids[rows.slots[numbers]].tolist()
         token_ids: list[list[int]] = self.token_ids[numbers].tolist()

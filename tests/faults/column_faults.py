@@ -3,6 +3,8 @@
 from tests.faults.fault import Fault
 
 _COLUMNS = "runtime/scheduling/slot_columns.py"
+_BUILDER = "runtime/execution/batch_builder.py"
+BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/test_step_rows.py",)
 REQUEST = ("tests/runtime/scheduling/test_request.py",)
 TABLE, DESK = ("tests/runtime/front/test_request_table.py",), ("tests/runtime/process/test_front_desk.py",)
 
@@ -34,6 +36,55 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         "        known = self.token_ids\n",
         "        known = self.listed_ids\n",
         REQUEST,
+    ),
+    Fault(
+        "a step of the same rows changes the block tables as an earlier one did",
+        _BUILDER,
+        "        packed[form.layout.sections[_UPDATES]] = 0\n",
+        "",
+        BUILT,
+    ),
+    Fault(
+        "a request in a slot that is free again is sampled as the one before",
+        _BUILDER,
+        "self.slots is batch.decodes.slots",
+        "np.array_equal(self.slots, batch.decodes.slots)",
+        BUILT,
+    ),
+    Fault(
+        "a step overwrites the vectors of the one before",
+        _BUILDER,
+        "self.form.layout, self.packed.copy()",
+        "self.form.layout, self.packed",
+        BUILT,
+    ),
+    Fault(
+        "a row is of its request's old revision",
+        "runtime/scheduling/step_rows.py",
+        "before.slots is slots and before.num_changes == columns.num_changes",
+        "before.slots is slots",
+        ROWS,
+    ),
+    Fault(
+        "steps of several tokens use up room for one",
+        _COLUMNS,
+        "        self._num_roomy_steps = 0\n        self.unread",
+        "        self._num_roomy_steps -= 1\n        self.unread",
+        ROWS,
+    ),
+    Fault(
+        "pages that are given up count as room",
+        _COLUMNS,
+        "        self.num_changes += count < int(self.free_until[slot])\n",
+        "",
+        ROWS,
+    ),
+    Fault(
+        "a request that prefills or is complete decodes",
+        _COLUMNS,
+        "(free > 0) & (self.computed[slots] < most)",
+        "(free >= 0) & (self.computed[slots] <= most)",
+        ROWS,
     ),
     Fault(
         "plain tokens come before all other outputs of their message",

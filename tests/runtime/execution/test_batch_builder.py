@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.batch_builder import REPETITION, TEMPERATURE, BatchBuilder, read_batch
+from palladio.runtime.execution.batch_builder import (
+    REPETITION,
+    TEMPERATURE,
+    BatchBuilder,
+    ForwardLayout,
+    StepForm,
+    read_batch,
+)
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
@@ -142,3 +149,43 @@ def test_a_request_for_its_prompt_alone_gets_no_token():
     assert finish is not None
     assert finish.type == "length"
     assert (output.token_ids, output.logprobs, one.token_ids) == ([], None, [1, 2, 3])
+
+
+def test_a_step_of_the_same_rows_has_the_vectors_that_a_builder_makes_anew():
+    """Its builder keeps them from the step before; what is new are ends, changes of the tables, and other rows."""
+    form = StepForm(ForwardLayout.decode(4, page_size=4), 4, marks_decodes=True, scores=False)
+    larger = StepForm(ForwardLayout.decode(8, page_size=4), 8, marks_decodes=True, scores=False)
+    running, keeping = RunningRequests(4, page_size=4), BatchBuilder(5)
+    first, second, third = request("a", top_k=3), request("b", temperature=0.5), request("c", top_p=0.5)
+    rows, built = None, []
+
+    def step(form: StepForm, updates: tuple[tuple[int, int, int], ...] = ()) -> None:
+        nonlocal rows
+        rows = DecodeRows.plan_tokens(running.columns, running.slots, rows, has_drafts=False)
+        planned = ScheduledBatch("decode", rows, [], list(updates), 0)
+        fresh = BatchBuilder(5)
+        for one in running:
+            fresh.assign(one)
+        found, expected = keeping.build(form, planned), fresh.build(form, planned)
+        assert found.tier == expected.tier
+        for name in ("packed", "forward", "sampling"):
+            assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+        assert all(found.packed is not earlier.packed for earlier in built), "the device may still read it"
+        built.append(found)
+
+    for one in (first, second):
+        running.add(one)
+        keeping.assign(one)
+        one.note_computed(3)
+    step(form, ((1, 1, 8),))
+    step(form)
+    step(form, ((1, 2, 7), (2, 1, 5)))
+    step(form)
+    step(larger)
+    step(form)
+    running.remove(second)
+    running.add(third)  # in the slot that is free again
+    keeping.assign(third)
+    third.note_computed(3)
+    step(form)
+    step(form)

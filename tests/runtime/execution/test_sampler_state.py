@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.batch_builder import slot_rules
+from palladio.runtime.execution.programs import slot_rules
 from palladio.runtime.execution.sampler_state import (
     MAX_SUPPRESSED_IDS,
     SamplerState,

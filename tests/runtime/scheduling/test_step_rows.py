@@ -1,0 +1,99 @@
+"""Rows of requests that go on decoding: planned without a look at each of them, while nothing else happens to one."""
+
+import numpy as np
+import pytest
+
+from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.scheduling.batch_share import RunningRequests
+from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.step_rows import DecodeRows
+
+PAGE = 4
+
+
+def decoding(running: RunningRequests, name: str, num_pages: int) -> Request:
+    """A request whose prompt of three tokens is computed."""
+    params = SamplingParams(max_tokens=40, seed=0)
+    request = Request.of(GenerationRequest(name, [1, 2, 3], params, (), 0.0))
+    running.add(request)
+    request.pages = list(range(1, num_pages + 1))
+    request.note_computed(3)
+    return request
+
+
+def plan(running: RunningRequests, before: DecodeRows | None) -> DecodeRows:
+    return DecodeRows.plan_tokens(running.columns, running.slots, before, has_drafts=False)
+
+
+def test_rows_that_go_on_begin_one_token_later_and_are_to_be_read_once_more():
+    running = RunningRequests(2, PAGE)
+    requests = [decoding(running, "a", 9), decoding(running, "b", 9)]
+    rows = None
+    for number in range(3):
+        rows = plan(running, rows)
+        assert (rows.starts.tolist(), rows.ends.tolist()) == ([3 + number] * 2, [4 + number] * 2)
+    assert [request.num_unread for request in requests] == [3, 3]
+
+
+def test_what_a_row_samples_after_its_request_went_on_without_it_is_not_for_it():
+    running = RunningRequests(1, PAGE)
+    request = decoding(running, "a", 9)
+    first = plan(running, None)
+    request.void()
+    second = plan(running, first)
+    assert (first.row(0).is_void, second.row(0).is_void) == (True, False)
+
+
+@pytest.mark.parametrize("num_pages", [1, 2, 3])
+def test_a_request_is_looked_at_when_its_pages_are_full_however_many_steps_had_room(num_pages):
+    running = RunningRequests(2, PAGE)
+    decoding(running, "a", 9)
+    request = decoding(running, "b", num_pages)
+    rows = None
+    for _ in range(num_pages * PAGE - 3):
+        assert running.columns.unfree(running.slots) is None
+        rows = plan(running, rows)
+    found = running.columns.unfree(running.slots)
+    assert found is not None
+    assert found.tolist() == [False, True]
+    request.pages.append(10)
+    request.note_pages()
+    assert running.columns.unfree(running.slots) is None
+
+
+def test_a_request_that_gives_up_pages_is_looked_at_before_the_steps_that_it_had_room_for():
+    running = RunningRequests(1, PAGE)
+    request = decoding(running, "a", 9)
+    assert running.columns.unfree(running.slots) is None
+    assert running.columns.are_roomy(running.slots)
+    request.pages = []
+    request.note_pages()
+    assert np.array_equal(running.columns.unfree(running.slots), [True])
+
+
+def test_steps_of_several_tokens_use_up_the_room_of_as_many():
+    running = RunningRequests(1, PAGE)
+    decoding(running, "a", 2)
+    assert running.columns.unfree(running.slots) is None
+    DecodeRows.plan(running.columns, running.slots, np.array([5]))
+    assert np.array_equal(running.columns.unfree(running.slots), [True])
+
+
+def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_complete():
+    running = RunningRequests(4, PAGE)
+    fits = decoding(running, "fits", 9)
+    full = decoding(running, "full", 1)
+    complete = decoding(running, "complete", 9)
+    prefills = decoding(running, "prefills", 9)
+    full.note_computed(PAGE)
+    complete.note_computed(complete.max_computed)
+    prefills.prefill_end = 8
+    prefills.note_pages()
+    columns, slots = running.columns, running.slots
+    unfree = columns.unfree(slots)
+    assert unfree is not None
+    assert unfree.tolist() == [False, True, True, True]
+    ready, growing = columns.growing(slots[unfree])
+    assert (ready.tolist(), growing.tolist()) == ([True, False, False], [full.slot])
+    columns.add_page(growing)
+    assert columns.free_until[[fits.slot, full.slot]].tolist() == [9 * PAGE, 2 * PAGE]
