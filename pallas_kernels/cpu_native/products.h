@@ -23,7 +23,6 @@ namespace palladio {
 
 constexpr int64_t kOutputs = 2;            // of a block: their numbers are loaded once for all its rows
 constexpr int64_t kRows = 12;              // of a block at most: 24 sums stay in registers
-constexpr int64_t kFewRows = 6;            // so many take one output after the other: memory is read in one stream
 constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a block's rows stay in the first cache
 constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
 constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
@@ -71,6 +70,7 @@ using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part
 // Blocks by rows - 1, of one output and of two.
 struct Blocks {
   int64_t rows;  // of the largest one
+  int64_t few;   // so many rows take one output after the other: memory is read in one stream
   Block one[kRows], two[kRows];
 
   // Rows of a block where there are so many: all blocks are of about one size.
@@ -98,7 +98,7 @@ inline int64_t AheadOf(const Product& p, int64_t first, int64_t stop, int64_t ou
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
 // memory, one or two outputs after the other; the next ones find it in the second cache.
 inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
-  const int64_t step = p.rows <= kFewRows ? 1 : kOutputs;
+  const int64_t step = p.rows <= blocks.few ? 1 : kOutputs;
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / step) * step;
   for (int64_t part = 0; part < p.parts; ++part)
     for (int64_t row = 0; row < p.rows; row += p.block) {

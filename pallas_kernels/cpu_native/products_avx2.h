@@ -32,7 +32,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = Pairs;
   using Sum = __m256;
-  static constexpr int64_t kStep = 16;
+  static constexpr int64_t kStep = 16, kFewRows = 0;  // one output alone would wait for its sums
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) {
@@ -45,7 +45,11 @@ struct Bfloat16 {
     std::memcpy(some, w, count * sizeof(Number));
     return Load(some, All{});
   }
-  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return {_mm256_load_ps(x), _mm256_load_ps(x + 8)}; }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) {
+    Vector both = {_mm256_load_ps(x), _mm256_load_ps(x + 8)};
+    asm("" : "+x"(both.low), "+x"(both.high));  // else GCC loads them again for each output
+    return both;
+  }
   __attribute__((always_inline)) static void Add(Sum& sum, const Vector& w, const Vector& x) {
     sum = _mm256_fmadd_ps(w.high, x.high, _mm256_fmadd_ps(w.low, x.low, sum));
   }
@@ -58,7 +62,7 @@ struct Int8 {
   using Number = int8_t;
   using Vector = __m256i;
   using Sum = __m256i;
-  static constexpr int64_t kStep = 16;
+  static constexpr int64_t kStep = 16, kFewRows = 6;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_si256(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
