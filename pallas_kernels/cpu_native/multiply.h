@@ -57,7 +57,7 @@ inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& 
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512bf16") && !only_avx2;
   const Blocks& blocks = is_wide ? avx512::kBlocksOfTwelve<avx512::Bfloat16> : avx2::kBlocksOfFour<avx2::Bfloat16>;
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32, size = is_wide ? 2 : 4;
-  const auto packed = Lines<char>(of.rows * padded * size);
+  const PackedRows packed(of.rows * padded * size);
   const int64_t part = PartOf(inputs, 2), parts = std::max<int64_t>(1, (inputs + part - 1) / part);
   std::vector<Product> products;
   std::vector<Place> places(of.rows);
@@ -106,7 +106,7 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
   const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs, 1);
   const int64_t parts = std::max<int64_t>(1, (of.inputs + part - 1) / part);
   const int64_t size = is_bytes ? 1 : 2, lanes = avx512::kLanes, vector = is_bytes ? 64 : is_wide ? 32 : 16;
-  const auto packed = Lines<char>(rows * padded * size);
+  const PackedRows packed(rows * padded * size);
   const auto starts = Lines<int32_t>(is_bytes ? rows * parts * lanes : 0);
   std::vector<float> factors(rows);
   std::vector<int32_t> sums(of.zeros ? rows * parts : 0);

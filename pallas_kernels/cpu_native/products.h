@@ -27,7 +27,8 @@ constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a
 constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
 constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
 constexpr int64_t kLine = 64;              // bytes of a cache line
-constexpr int64_t kPackedAlone = 1 << 15;  // numbers of rows that one thread packs
+constexpr int64_t kPackedAlone = 1 << 14;  // numbers of rows that one thread packs
+constexpr int64_t kKeptBytes = 1 << 22;    // of packed rows, by each thread that starts products
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -39,6 +40,20 @@ std::unique_ptr<T[], Free> Lines(int64_t count) {
   const int64_t bytes = (count * int64_t{sizeof(T)} + kLine - 1) / kLine * kLine;
   return std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(kLine, std::max(bytes, kLine))));
 }
+
+// Memory for packed rows, of one product at a time in a thread. A thread keeps it as far as it is small: the system would
+// take back what is freed and clear it again, which takes longer than packing.
+class PackedRows {
+ public:
+  explicit PackedRows(int64_t bytes) : own_(bytes > kKeptBytes ? Lines<char>(bytes) : nullptr) {}
+  char* get() const {
+    static thread_local const auto kept = Lines<char>(kKeptBytes);
+    return own_ ? own_.get() : kept.get();
+  }
+
+ private:
+  std::unique_ptr<char[], Free> own_;
+};
 
 // Rows as the blocks of a kernel take them, a matrix, and what becomes of the sums.
 struct Product {
