@@ -25,7 +25,9 @@ constexpr int64_t kOutputs = 2;            // of a block: their numbers are load
 constexpr int64_t kRows = 12;              // of a block at most: 24 sums stay in registers
 constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a block's rows stay in the first cache
 constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
+constexpr int64_t kChunks = 8;             // for each thread at least: all end at about the same time
 constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
+constexpr int64_t kFewNumbers = 10 << 10;  // of rows: they stay in the first cache whole
 constexpr int64_t kLine = 64;              // bytes of a cache line
 constexpr int64_t kPackedAlone = 1 << 14;  // numbers of rows that one thread packs
 constexpr int64_t kKeptBytes = 1 << 22;    // of packed rows, by each thread that starts products
@@ -85,7 +87,7 @@ using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part
 // Blocks by rows - 1, of one output and of two.
 struct Blocks {
   int64_t rows;  // of the largest one
-  int64_t few;   // so many rows take one output after the other: memory is read in one stream
+  int64_t few;   // so many rows, of one block, take one output after the other
   Block one[kRows], two[kRows];
 
   // Rows of a block where there are so many: all blocks are of about one size.
@@ -103,31 +105,52 @@ struct Four {
 
 struct All {};  // numbers of a vector: none lies beyond the inputs
 
-// How far the numbers lie ahead that memory is asked for in a block: some outputs further on, or in the next part.
-inline int64_t AheadOf(const Product& p, int64_t first, int64_t stop, int64_t output, int64_t part, int64_t outputs) {
-  if (output + outputs + kOutputs <= stop) return outputs * p.inputs;
-  const int64_t next = std::min(first + std::max<int64_t>(0, output + outputs - stop), stop - kOutputs);
-  return part + 1 < p.parts && next >= first ? (next - output) * p.inputs + p.part : 0;
+// Some outputs of a matrix, and the first one of those that the same thread probably takes next.
+struct Chunk {
+  int64_t first, stop, next;
+};
+
+// How far the numbers lie ahead that memory is asked for in a block: some outputs further on, in the next part, or in the
+// next chunk.
+inline int64_t AheadOf(const Product& p, const Chunk& chunk, int64_t output, int64_t part, int64_t outputs) {
+  if (output + outputs + kOutputs <= chunk.stop) return outputs * p.inputs;
+  const int64_t beyond = std::max<int64_t>(0, output + outputs - chunk.stop), is_last = part + 1 == p.parts;
+  const int64_t asked = (is_last ? chunk.next : chunk.first) + beyond;
+  if (asked + kOutputs > (is_last ? p.outputs : chunk.stop)) return 0;
+  return (asked - output) * p.inputs + (is_last ? -part : 1) * p.part;
+}
+
+// Few rows times some outputs, one after the other: memory is read in one stream.
+inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chunk) {
+  const int64_t near = kAheadBytes / p.w_bytes, far = near + (chunk.next - chunk.stop) * p.inputs;
+  for (int64_t output = chunk.first; output < chunk.stop; ++output) {
+    const int64_t ahead = (output + 1) * p.inputs + near <= chunk.stop * p.inputs ? near : far;
+    const bool is_there = (output + 1) * p.inputs + ahead <= p.outputs * p.inputs;
+    for (int64_t part = 0; part < p.parts; ++part) blocks.one[p.rows - 1](p, 0, output, part, is_there ? ahead : 0);
+  }
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
-// memory, one or two outputs after the other; the next ones find it in the second cache.
-inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
-  const int64_t step = p.rows <= blocks.few ? 1 : kOutputs;
-  const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / step) * step;
+// memory, the next ones find it in the second cache.
+inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
+  const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)
     for (int64_t row = 0; row < p.rows; row += p.block) {
       const int64_t rows = std::min(p.block, p.rows - row);
-      for (int64_t output = first; output < stop;) {
-        const bool is_two = step == kOutputs && output + kOutputs <= stop;
-        const int64_t asked = row ? 0 : AheadOf(p, first, stop, output, part, ahead);
-        (is_two ? blocks.two : blocks.one)[rows - 1](p, row, output, part, asked);
-        output += is_two ? kOutputs : 1;
+      for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
+        const int64_t asked = row ? 0 : AheadOf(p, chunk, output, part, ahead);
+        const auto& own = output + kOutputs <= chunk.stop ? blocks.two : blocks.one;
+        own[rows - 1](p, row, output, part, asked);
       }
     }
+}
+
+inline void Multiply(const Product& p, const Blocks& blocks, const Chunk& chunk) {
+  const bool is_few = p.rows <= blocks.few && p.rows * p.inputs <= kFewNumbers;
+  (is_few ? MultiplyFew : MultiplyMany)(p, blocks, chunk);
   const float* last = p.y + (p.rows - 1) * p.outputs;
   for (int64_t row = p.rows; row < p.rows + p.repeats; ++row)
-    std::copy(last + first, last + stop, p.y + row * p.outputs + first);
+    std::copy(last + chunk.first, last + chunk.stop, p.y + row * p.outputs + chunk.first);
 }
 
 // Packs all rows by a function of one row, on all threads where there is much to pack.
@@ -144,19 +167,18 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
     Run(pool, {chunks, some});
 }
 
-// Runs products with matrices of one size on all threads. A chunk is small enough that all threads end at about the same
-// time.
+// Runs products with matrices of one size on all threads.
 inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& products, const Blocks& blocks) {
   if (products.empty()) return;
   const Product& p = products[0];
   const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());
-  const int64_t fair = p.outputs * count / (4 * threads), most = kChunkBytes / (p.part * p.w_bytes);
+  const int64_t fair = p.outputs * count / (kChunks * threads), most = kChunkBytes / (p.part * p.w_bytes);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
   const int64_t chunks = (p.outputs + size - 1) / size;
-  Run(pool, {count * chunks, [&products, &blocks, size, chunks](int64_t number) {
+  Run(pool, {count * chunks, [&products, &blocks, size, chunks, threads](int64_t number) {
                const Product& own = products[number / chunks];
                const int64_t first = number % chunks * size;
-               Multiply(own, blocks, first, std::min(own.outputs, first + size));
+               Multiply(own, blocks, {first, std::min(own.outputs, first + size), first + threads * size});
              }});
 }
 
