@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <cstring>
 #include <vector>
 
 #include "products_avx2.h"
@@ -30,29 +31,57 @@ struct Bfloat16Products {
   std::vector<int64_t> sizes;  // rows beyond their sum are left as they are
 };
 
+// Where a row lies among those of a product as blocks take them.
+struct Place {
+  int64_t first = 0;   // its first number
+  int64_t stride = 0;  // numbers from one vector of it to the next; 0: it is not there
+};
+
+// Args: start: first number of the product's rows. vector: numbers of one.
+inline Place PlaceOf(int64_t row, int64_t rows, int64_t block, int64_t start, int64_t padded, int64_t vector) {
+  const int64_t first = row / block * block;
+  return {start + first * padded + (row - first) * vector, std::min(block, rows - first) * vector};
+}
+
+// Rows before those that only repeat the one before them, as rows of padding do. They need not be computed.
+inline int64_t RowsBeforeRepeats(const float* x, int64_t rows, int64_t inputs) {
+  const auto is_repeat = [=](int64_t row) {
+    return std::memcmp(x + row * inputs, x + (row - 1) * inputs, inputs * sizeof(float)) == 0;
+  };
+  while (rows > 1 && is_repeat(rows - 1)) --rows;
+  return rows;
+}
+
 // Args: only_avx2: as on a CPU that has no more.
 inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, bool only_avx2) {
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512bf16") && !only_avx2;
+  const Blocks& blocks = is_wide ? avx512::kBlocksOfTwelve<avx512::Bfloat16> : avx2::kBlocksOfFour<avx2::Bfloat16>;
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32, size = is_wide ? 2 : 4;
-  const auto packed = Lines<char>(of.rows * padded * size);
-  PackRows(pool, of.rows, padded, [=, x = of.x, to = packed.get()](int64_t row) {
-    char* own = to + row * padded * size;
-    if (is_wide)
-      avx512::Round(x + row * inputs, inputs, padded, reinterpret_cast<uint16_t*>(own));
-    else
-      avx2::Round(x + row * inputs, inputs, padded, reinterpret_cast<float*>(own));
-  });
+  const PackedRows packed(of.rows * padded * size);
   const int64_t part = PartOf(inputs, 2), parts = std::max<int64_t>(1, (inputs + part - 1) / part);
   std::vector<Product> products;
-  int64_t row = 0, number = 0;
-  for (int64_t rows : of.sizes) {
+  std::vector<Place> places(of.rows);
+  int64_t start = 0, number = 0;
+  for (int64_t all : of.sizes) {
+    const int64_t rows = RowsBeforeRepeats(of.x + start * inputs, all, inputs), block = blocks.RowsOf(rows);
     const uint16_t* w = of.w + number++ * of.outputs * inputs;
     if (rows)
-      products.push_back({packed.get() + row * padded * size, w, of.y + row * of.outputs, rows, inputs, padded,
-                          of.outputs, part, parts, size, 2});
-    row += rows;
+      products.push_back({packed.get() + start * padded * size, w, of.y + start * of.outputs, rows, block, all - rows,
+                          inputs, padded, of.outputs, part, parts, 2});
+    for (int64_t row = 0; row < all; ++row)
+      places[start + row] = row < rows ? PlaceOf(row, rows, block, start * padded, padded, is_wide ? 32 : 16) : Place{};
+    start += all;
   }
-  RunProducts(pool, products, is_wide ? avx512::kBlocksOfFour<avx512::Bfloat16> : avx2::kBlocksOfTwo<avx2::Bfloat16>);
+  PackRows(pool, of.rows, padded, [=, &places, x = of.x, to = packed.get()](int64_t row) {
+    const Place place = places[row];
+    char* own = to + place.first * size;
+    if (place.stride == 0) return;
+    if (is_wide)
+      avx512::Round(x + row * inputs, inputs, padded, place.stride, reinterpret_cast<uint16_t*>(own));
+    else
+      avx2::Round(x + row * inputs, inputs, padded, place.stride, reinterpret_cast<float*>(own));
+  });
+  RunProducts(pool, products, blocks);
 }
 
 struct Int8Product {
@@ -63,40 +92,46 @@ struct Int8Product {
   int64_t rows, inputs, outputs;
 };
 
-inline const Blocks& Int8Blocks(bool is_wide, bool is_pairs) {
-  if (!is_wide) return avx2::kBlocksOfTwo<avx2::Int8>;
-  return is_pairs ? avx512::kBlocksOfFour<avx512::Int8Pairs> : avx512::kBlocksOfFour<avx512::Int8>;
+inline const Blocks& Int8Blocks(bool is_wide, bool is_bytes) {
+  if (!is_wide) return avx2::kBlocksOfFour<avx2::Int8>;
+  return is_bytes ? avx512::kBlocksOfTwelve<avx512::Int8> : avx512::kBlocksOfTwelve<avx512::Int8OfShorts>;
 }
 
 // Args: bits: of x, 16 or 8. only_avx2: as of MultiplyBfloat16.
 inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64_t bits, bool only_avx2) {
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512vnni") && !only_avx2;
-  const bool is_pairs = is_wide && bits == 16;
+  const bool is_bytes = is_wide && bits == 8;
+  const Blocks& blocks = Int8Blocks(is_wide, is_bytes);
+  const int64_t rows = RowsBeforeRepeats(of.x, of.rows, of.inputs), block = blocks.RowsOf(rows);
   const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs, 1);
   const int64_t parts = std::max<int64_t>(1, (of.inputs + part - 1) / part);
-  const int64_t copies = is_pairs ? 2 : 1, size = is_wide ? 1 : 2, lanes = avx512::kLanes;
-  const auto packed = Lines<char>(of.rows * copies * padded * size);
-  const auto starts = Lines<int32_t>(is_wide ? of.rows * copies * parts * lanes : 0);
-  std::vector<float> factors(of.rows);
-  std::vector<int32_t> sums(of.zeros ? of.rows * parts : 0);
-  PackRows(pool, of.rows, padded, [&, to = packed.get()](int64_t row) {
-    const auto apart = Lines<int16_t>(is_wide ? padded : 0);
-    int16_t* own = is_wide ? apart.get() : reinterpret_cast<int16_t*>(to) + row * padded;
+  const int64_t size = is_bytes ? 1 : 2, lanes = avx512::kLanes, vector = is_bytes ? 64 : is_wide ? 32 : 16;
+  const PackedRows packed(rows * padded * size);
+  const auto starts = Lines<int32_t>(is_bytes ? rows * parts * lanes : 0);
+  std::vector<float> factors(rows);
+  std::vector<int32_t> sums(of.zeros ? rows * parts : 0);
+  PackRows(pool, rows, padded, [&, to = packed.get()](int64_t row) {
+    const auto numbers = Lines<int16_t>(padded);
     const int32_t largest = bits == 8 ? kLargestByte : kLargestShort;
-    factors[row] = avx2::WholeNumbers(of.x + row * of.inputs, of.inputs, padded, largest, own);
-    if (is_wide)
-      avx512::BytesOf(own, padded, part, is_pairs, reinterpret_cast<int8_t*>(to) + row * copies * padded,
-                      starts.get() + row * copies * parts * lanes);
+    factors[row] = avx2::WholeNumbers(of.x + row * of.inputs, of.inputs, padded, largest, numbers.get());
+    const Place place = PlaceOf(row, rows, block, 0, padded, vector);
+    char* own = to + place.first * size;
+    if (is_bytes)
+      avx512::BytesOf(numbers.get(), padded, part, place.stride, reinterpret_cast<int8_t*>(own),
+                      starts.get() + row * parts * lanes);
+    else
+      (is_wide ? avx512::Spread : avx2::Spread)(numbers.get(), padded, place.stride, reinterpret_cast<int16_t*>(own));
     if (of.zeros)
-      for (int64_t i = 0; i < of.inputs; ++i) sums[row * parts + i / part] += own[i];
+      for (int64_t i = 0; i < of.inputs; ++i) sums[row * parts + i / part] += numbers[i];
   });
-  Product product = {packed.get(), of.w, of.y, of.rows * copies, of.inputs, padded, of.outputs, part, parts, size, 1};
+  Product product = {packed.get(), of.w,       of.y,  rows,  block, of.rows - rows, of.inputs, padded,
+                     of.outputs,   part, parts, 1};
   product.factors = factors.data();
   product.starts = starts.get();
   product.sums = sums.data();
   product.scales = of.scales;
   product.zeros = of.zeros;
-  RunProducts(pool, {product}, Int8Blocks(is_wide, is_pairs));
+  if (rows) RunProducts(pool, {product}, blocks);
 }
 
 }  // namespace palladio

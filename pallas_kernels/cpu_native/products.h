@@ -21,16 +21,16 @@
 
 namespace palladio {
 
-constexpr int kOutputs = 4;                  // of a block: their numbers are loaded once for all rows of a block
-constexpr int kRows = 4;                     // of a block: 16 sums stay in registers
-constexpr int64_t kPartBytes = 1 << 11;       // of an output's numbers: those of a block stay in the first cache
-constexpr int64_t kPanelBytes = 1 << 18;     // of rows: they stay in the second cache
-constexpr int64_t kChunkBytes = 1 << 17;     // of a matrix: what a thread takes at a time, in the second cache too
-constexpr int64_t kStreamBytes = 1 << 19;  // the same, where memory is read in one stream
-constexpr int64_t kGroupBytes = 3 << 13;     // of a matrix, in the first cache
-constexpr int64_t kAheadBytes = 1 << 13;      // of a matrix: what one block of rows asks for early
-constexpr int64_t kLine = 64;                // bytes of a cache line
-constexpr int64_t kPackedAlone = 1 << 15;    // numbers of rows that one thread packs
+constexpr int64_t kOutputs = 2;            // of a block: their numbers are loaded once for all its rows
+constexpr int64_t kRows = 12;              // of a block at most: 24 sums stay in registers
+constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a block's rows stay in the first cache
+constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
+constexpr int64_t kChunks = 8;             // for each thread at least: all end at about the same time
+constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
+constexpr int64_t kFewNumbers = 10 << 10;  // of rows: they stay in the first cache whole
+constexpr int64_t kLine = 64;              // bytes of a cache line
+constexpr int64_t kPackedAlone = 1 << 14;  // numbers of rows that one thread packs
+constexpr int64_t kKeptBytes = 1 << 22;    // of packed rows, by each thread that starts products
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -43,14 +43,30 @@ std::unique_ptr<T[], Free> Lines(int64_t count) {
   return std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(kLine, std::max(bytes, kLine))));
 }
 
+// Memory for packed rows, of one product at a time in a thread. A thread keeps it as far as it is small: the system would
+// take back what is freed and clear it again, which takes longer than packing.
+class PackedRows {
+ public:
+  explicit PackedRows(int64_t bytes) : own_(bytes > kKeptBytes ? Lines<char>(bytes) : nullptr) {}
+  char* get() const {
+    static thread_local const auto kept = Lines<char>(kKeptBytes);
+    return own_ ? own_.get() : kept.get();
+  }
+
+ private:
+  std::unique_ptr<char[], Free> own_;
+};
+
 // Rows as the blocks of a kernel take them, a matrix, and what becomes of the sums.
 struct Product {
-  const void* x;         // [rows, padded]; 0 beyond the inputs
+  const void* x;         // by blocks of `block` rows [padded / vector, rows, vector]; 0 beyond the inputs
   const void* w;         // [outputs, inputs]
-  float* y;              // [rows, outputs]
-  int64_t rows, inputs, padded, outputs;
+  float* y;              // [rows + repeats, outputs]
+  int64_t rows, block;   // of x; rows of a block: all have so many, the last one may have fewer
+  int64_t repeats;       // rows of y after those: they are as the last one
+  int64_t inputs, padded, outputs;
   int64_t part, parts;   // inputs of all parts but the last one, and how many parts there are
-  int64_t x_bytes, w_bytes;         // of a number
+  int64_t w_bytes;       // of a number of the matrix
   const float* factors = nullptr;   // [rows]: y of whole numbers is multiplied by it
   const int32_t* starts = nullptr;  // [rows, parts, lanes]: of sums, of bytes
   const int32_t* sums = nullptr;    // [rows, parts]: of x, of whole numbers; where there are zeros
@@ -65,16 +81,23 @@ inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
 }
 
 // Computes a block: the sums over one part of the inputs of some rows and outputs, added to y unless they are the first.
-using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part);
+// Meanwhile it asks for the numbers of the matrix that lie `ahead` of its own.
+using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, int64_t ahead);
 
-// Blocks by rows - 1, of kOutputs outputs, and of one.
+// Blocks by rows - 1, of one output and of two.
 struct Blocks {
-  int rows;         // of a whole block
-  bool is_streamed;  // one block of rows takes one output after the other: memory is read in one stream, which is faster
-  Block whole[kRows], last[kRows];
+  int64_t rows;  // of the largest one
+  int64_t few;   // so many rows, of one block, take one output after the other
+  Block one[kRows], two[kRows];
+
+  // Rows of a block where there are so many: all blocks are of about one size.
+  int64_t RowsOf(int64_t all) const {
+    const int64_t count = std::max<int64_t>(1, (all + rows - 1) / rows);
+    return (all + count - 1) / count;
+  }
 };
 
-// Sums or numbers of four outputs.
+// Sums or numbers of four.
 template <typename V>
 struct Four {
   V a, b, c, d;
@@ -82,68 +105,52 @@ struct Four {
 
 struct All {};  // numbers of a vector: none lies beyond the inputs
 
-// Asks for numbers of the matrix that the next blocks read.
-inline void Ask(const Product& p, int64_t first, int64_t stop, int64_t from, int64_t count) {
-  for (int64_t output = first; output < std::min(stop, p.outputs); ++output) {
-    const char* numbers = static_cast<const char*>(p.w) + (output * p.inputs + from) * p.w_bytes;
-    for (int64_t i = 0; i < count * p.w_bytes; i += kLine) _mm_prefetch(numbers + i, _MM_HINT_T0);
+// Some outputs of a matrix, and the first one of those that the same thread probably takes next.
+struct Chunk {
+  int64_t first, stop, next;
+};
+
+// How far the numbers lie ahead that memory is asked for in a block: some outputs further on, in the next part, or in the
+// next chunk.
+inline int64_t AheadOf(const Product& p, const Chunk& chunk, int64_t output, int64_t part, int64_t outputs) {
+  if (output + outputs + kOutputs <= chunk.stop) return outputs * p.inputs;
+  const int64_t beyond = std::max<int64_t>(0, output + outputs - chunk.stop), is_last = part + 1 == p.parts;
+  const int64_t asked = (is_last ? chunk.next : chunk.first) + beyond;
+  if (asked + kOutputs > (is_last ? p.outputs : chunk.stop)) return 0;
+  return (asked - output) * p.inputs + (is_last ? -part : 1) * p.part;
+}
+
+// Few rows times some outputs, one after the other: memory is read in one stream.
+inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chunk) {
+  const int64_t near = kAheadBytes / p.w_bytes, far = near + (chunk.next - chunk.stop) * p.inputs;
+  for (int64_t output = chunk.first; output < chunk.stop; ++output) {
+    const int64_t ahead = (output + 1) * p.inputs + near <= chunk.stop * p.inputs ? near : far;
+    const bool is_there = (output + 1) * p.inputs + ahead <= p.outputs * p.inputs;
+    for (int64_t part = 0; part < p.parts; ++part) blocks.one[p.rows - 1](p, 0, output, part, is_there ? ahead : 0);
   }
 }
 
-// A block at the edges or within: as many rows and outputs as there are.
-inline void MultiplyBlock(const Product& p, const Blocks& blocks, int64_t row, int64_t rows_end, int64_t output,
-                          int64_t stop, int64_t part) {
-  const auto& own = output + kOutputs <= stop ? blocks.whole : blocks.last;
-  own[std::min<int64_t>(blocks.rows, rows_end - row) - 1](p, row, output, part);
-}
-
-// Some blocks of rows times some outputs, for one part of the inputs. While it computes, it asks for as many outputs more.
-inline void MultiplyPanel(const Product& p, const Blocks& blocks, int64_t panel, int64_t panel_end, int64_t first,
-                          int64_t stop, int64_t part) {
-  const int64_t from = part * p.part, end = std::min(p.inputs, from + p.part), ahead = stop - first;
-  const int64_t steps = (panel_end - panel + blocks.rows - 1) / blocks.rows;
-  const int64_t share = ((end - from) / steps + 31) / 32 * 32;
-  for (int64_t row = panel, asked = from; row < panel_end; row += blocks.rows, asked += share)
-    for (int64_t output = first; output < stop;) {
-      const int64_t next = output + (output + kOutputs <= stop ? kOutputs : 1);
-      if (asked < end) Ask(p, output + ahead, next + ahead, asked, std::min(share, end - asked));
-      MultiplyBlock(p, blocks, row, panel_end, output, stop, part);
-      output = next;
-    }
-}
-
-inline bool IsStreamed(const Product& p, const Blocks& blocks) { return blocks.is_streamed && p.rows <= blocks.rows; }
-
-// One block of rows times some outputs: it walks the matrix from front to end, and asks for what comes next.
-inline void MultiplyFew(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
+// All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
+// memory, the next ones find it in the second cache.
+inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
-  for (int64_t output = first; output < stop;) {
-    const int64_t next = output + (output + kOutputs <= stop ? kOutputs : 1);
-    for (int64_t part = 0; part < p.parts; ++part) {
-      const bool is_last = part + 1 == p.parts;
-      const int64_t soon = is_last ? 0 : (part + 1) * p.part, distance = is_last ? ahead : 0;
-      Ask(p, output + distance, next + distance, soon, std::min(p.part, p.inputs - soon));
-      MultiplyBlock(p, blocks, 0, p.rows, output, stop, part);
+  for (int64_t part = 0; part < p.parts; ++part)
+    for (int64_t row = 0; row < p.rows; row += p.block) {
+      const int64_t rows = std::min(p.block, p.rows - row);
+      for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
+        const int64_t asked = row ? 0 : AheadOf(p, chunk, output, part, ahead);
+        const auto& own = output + kOutputs <= chunk.stop ? blocks.two : blocks.one;
+        own[rows - 1](p, row, output, part, asked);
+      }
     }
-    output = next;
-  }
 }
 
-// All rows times some outputs. Rows go by in panels, which stay in the second cache; for each of them a group of outputs
-// stays in the first one.
-inline void Multiply(const Product& p, const Blocks& blocks, int64_t first, int64_t stop) {
-  if (IsStreamed(p, blocks)) {
-    for (int64_t output = first; output < stop; ++output)
-      for (int64_t part = 0; part < p.parts; ++part) blocks.last[p.rows - 1](p, 0, output, part);
-    return;
-  }
-  if (p.rows <= blocks.rows) return MultiplyFew(p, blocks, first, stop);
-  const int64_t size = std::max<int64_t>(1, kPanelBytes / (p.part * p.x_bytes) / blocks.rows) * blocks.rows;
-  const int64_t group = std::max<int64_t>(1, kGroupBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
-  for (int64_t part = 0; part < p.parts; ++part)
-    for (int64_t panel = 0; panel < p.rows; panel += size)
-      for (int64_t output = first; output < stop; output += group)
-        MultiplyPanel(p, blocks, panel, std::min(p.rows, panel + size), output, std::min(stop, output + group), part);
+inline void Multiply(const Product& p, const Blocks& blocks, const Chunk& chunk) {
+  const bool is_few = p.rows <= blocks.few && p.rows * p.inputs <= kFewNumbers;
+  (is_few ? MultiplyFew : MultiplyMany)(p, blocks, chunk);
+  const float* last = p.y + (p.rows - 1) * p.outputs;
+  for (int64_t row = p.rows; row < p.rows + p.repeats; ++row)
+    std::copy(last + chunk.first, last + chunk.stop, p.y + row * p.outputs + chunk.first);
 }
 
 // Packs all rows by a function of one row, on all threads where there is much to pack.
@@ -160,20 +167,18 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
     Run(pool, {chunks, some});
 }
 
-// Runs products with matrices of one size on all threads. A chunk is small enough that all threads end at about the same
-// time.
+// Runs products with matrices of one size on all threads.
 inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& products, const Blocks& blocks) {
   if (products.empty()) return;
   const Product& p = products[0];
   const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());
-  const int64_t bytes = IsStreamed(p, blocks) ? kStreamBytes : kChunkBytes, most = bytes / (p.part * p.w_bytes);
-  const int64_t fair = p.outputs * count / (4 * threads);
+  const int64_t fair = p.outputs * count / (kChunks * threads), most = kChunkBytes / (p.part * p.w_bytes);
   const int64_t size = std::max<int64_t>(1, std::min(fair, most) / kOutputs) * kOutputs;
   const int64_t chunks = (p.outputs + size - 1) / size;
-  Run(pool, {count * chunks, [&products, &blocks, size, chunks](int64_t number) {
+  Run(pool, {count * chunks, [&products, &blocks, size, chunks, threads](int64_t number) {
                const Product& own = products[number / chunks];
                const int64_t first = number % chunks * size;
-               Multiply(own, blocks, first, std::min(own.outputs, first + size));
+               Multiply(own, blocks, {first, std::min(own.outputs, first + size), first + threads * size});
              }});
 }
 

@@ -32,9 +32,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = Pairs;
   using Sum = __m256;
-  static constexpr int64_t kStep = 16;
-  static constexpr bool kIsPairs = false;
-  static constexpr bool kIsStreamed = false;
+  static constexpr int64_t kStep = 16, kFewRows = 0;  // one output alone would wait for its sums
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) {
@@ -47,7 +45,11 @@ struct Bfloat16 {
     std::memcpy(some, w, count * sizeof(Number));
     return Load(some, All{});
   }
-  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return {_mm256_load_ps(x), _mm256_load_ps(x + 8)}; }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) {
+    Vector both = {_mm256_load_ps(x), _mm256_load_ps(x + 8)};
+    asm("" : "+x"(both.low), "+x"(both.high));  // else GCC loads them again for each output
+    return both;
+  }
   __attribute__((always_inline)) static void Add(Sum& sum, const Vector& w, const Vector& x) {
     sum = _mm256_fmadd_ps(w.high, x.high, _mm256_fmadd_ps(w.low, x.low, sum));
   }
@@ -60,9 +62,7 @@ struct Int8 {
   using Number = int8_t;
   using Vector = __m256i;
   using Sum = __m256i;
-  static constexpr int64_t kStep = 16;
-  static constexpr bool kIsPairs = false;
-  static constexpr bool kIsStreamed = false;
+  static constexpr int64_t kStep = 16, kFewRows = 4;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_si256(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
@@ -81,8 +81,8 @@ struct Int8 {
 
 #include "blocks.inc"
 
-// Rounds a row to bfloat16, as float32, in the order of the kernel.
-inline void Round(const float* x, int64_t inputs, int64_t padded, float* rounded) {
+// Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: as of avx512::Round.
+inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
   const __m256i bias = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1), upper = _mm256_set1_epi32(0xffff0000);
   for (int64_t i = 0; i < padded; i += 16) {
     float rest[16] = {};
@@ -99,9 +99,16 @@ inline void Round(const float* x, int64_t inputs, int64_t padded, float* rounded
     }
     const __m256 first = _mm256_permute2f128_ps(halves[0], halves[1], 0x20);
     const __m256 second = _mm256_permute2f128_ps(halves[0], halves[1], 0x31);
-    _mm256_store_ps(rounded + i, _mm256_shuffle_ps(first, second, 0x88));
-    _mm256_store_ps(rounded + i + 8, _mm256_shuffle_ps(first, second, 0xdd));
+    float* to = rounded + i / 16 * stride;
+    _mm256_store_ps(to, _mm256_shuffle_ps(first, second, 0x88));
+    _mm256_store_ps(to + 8, _mm256_shuffle_ps(first, second, 0xdd));
   }
+}
+
+// Whole numbers of a row as a kernel takes them.
+inline void Spread(const int16_t* numbers, int64_t padded, int64_t stride, int16_t* to) {
+  for (int64_t i = 0; i < padded; i += 16)
+    _mm256_store_si256((__m256i*)(to + i / 16 * stride), _mm256_load_si256((const __m256i*)(numbers + i)));
 }
 
 // Whole numbers of a row. Returns what to multiply them with; NaN for a row with what is not finite.

@@ -31,9 +31,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = __m512bh;
   using Sum = __m512;
-  static constexpr int64_t kStep = 32;
-  static constexpr bool kIsPairs = false;
-  static constexpr bool kIsStreamed = true;
+  static constexpr int64_t kStep = 32, kFewRows = 6;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return (__m512bh)_mm512_loadu_si512(w); }
@@ -54,9 +52,7 @@ struct Int8 {
   using Number = int8_t;
   using Vector = __m512i;
   using Sum = __m512i;
-  static constexpr int64_t kStep = 64;
-  static constexpr bool kIsPairs = false;
-  static constexpr bool kIsStreamed = false;
+  static constexpr int64_t kStep = 64, kFewRows = 6;
 
   static Sum Start(const Product& p, int64_t row, int64_t part) {
     return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);
@@ -78,51 +74,60 @@ struct Int8 {
   }
 };
 
-// The same, with rows of 16 bits as two of 8, the high and the low bytes. Both together fit in 32 bits again.
-struct Int8Pairs : Int8 {
-  static constexpr bool kIsPairs = true;
+// int8, with rows of 16 bits.
+struct Int8OfShorts {
+  using Row = int16_t;
+  using Number = int8_t;
+  using Vector = __m512i;
+  using Sum = __m512i;
+  static constexpr int64_t kStep = 32, kFewRows = 6;
 
-  static __m128 Joined(const Four<Sum>& high, const Four<Sum>& low) {
-    const auto join = [](__m512i of_high, __m512i of_low) {
-      return _mm512_add_epi32(_mm512_slli_epi32(of_high, 8), of_low);
-    };
-    return Totals({join(high.a, low.a), join(high.b, low.b), join(high.c, low.c), join(high.d, low.d)});
+  static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_si512(); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)w));
   }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8((uint32_t{1} << count) - 1, w));
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) { return _mm512_load_si512(x); }
+  __attribute__((always_inline)) static void Add(Sum& sum, Vector w, Vector x) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+  }
+  static __m128 Totals(const Four<Sum>& sums) { return Int8::Totals(sums); }
 };
 
 #include "blocks.inc"
 
-inline void Round(const float* x, int64_t inputs, int64_t padded, uint16_t* rounded) {
+// Rounds a row to bfloat16. Args: stride: numbers from one vector of it to the next.
+inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride, uint16_t* rounded) {
   for (int64_t i = 0; i < padded; i += 16) {
     const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
-    _mm256_store_si256((__m256i*)(rounded + i), (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i)));
+    const __m256bh sixteen = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i));
+    _mm256_store_si256((__m256i*)(rounded + i / 32 * stride + i % 32), (__m256i)sixteen);
   }
 }
 
-// Bytes of whole numbers of 8 bits, or the high and the low bytes of 16, and the starts of their sums.
-inline void BytesOf(const int16_t* numbers, int64_t padded, int64_t part, bool is_pairs, int8_t* bytes,
+// Whole numbers of a row as a kernel takes them.
+inline void Spread(const int16_t* numbers, int64_t padded, int64_t stride, int16_t* to) {
+  for (int64_t i = 0; i < padded; i += 32)
+    _mm512_store_si512(to + i / 32 * stride, _mm512_load_si512(numbers + i));
+}
+
+// Bytes of whole numbers of 8 bits, and the starts of their sums.
+inline void BytesOf(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, int8_t* bytes,
                     int32_t* starts) {
   const int64_t parts = (padded + part - 1) / part;
-  const __m512i shift = _mm512_set1_epi8(int8_t(0x80)), half = _mm512_set1_epi16(128);
-  const auto pack = [](__m512i first, __m512i second) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
-  };
-  const auto upper = [half](__m512i both) { return _mm512_srai_epi16(_mm512_add_epi16(both, half), 8); };
+  const __m512i shift = _mm512_set1_epi8(int8_t(0x80));
   for (int64_t number = 0; number < parts; ++number) {
-    __m512i low_sums = _mm512_setzero_si512(), high_sums = low_sums;
+    __m512i sums = _mm512_setzero_si512();
     for (int64_t i = number * part; i < std::min(padded, (number + 1) * part); i += 64) {
-      const __m512i first = _mm512_loadu_si512(numbers + i), second = _mm512_loadu_si512(numbers + i + 32);
-      const __m512i low = pack(first, second);
-      _mm512_store_si512(bytes + (is_pairs ? padded : 0) + i, low);
-      low_sums = _mm512_dpbusd_epi32(low_sums, shift, low);
-      if (!is_pairs) continue;
-      const __m512i high = pack(upper(first), upper(second));
-      _mm512_store_si512(bytes + i, high);
-      high_sums = _mm512_dpbusd_epi32(high_sums, shift, high);
+      const __m256i first = _mm512_cvtepi16_epi8(_mm512_load_si512(numbers + i));
+      const __m256i second = _mm512_cvtepi16_epi8(_mm512_load_si512(numbers + i + 32));
+      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+      _mm512_store_si512(bytes + i / 64 * stride, both);
+      sums = _mm512_dpbusd_epi32(sums, shift, both);
     }
-    const __m512i zero = _mm512_setzero_si512();
-    _mm512_storeu_si512(starts + number * kLanes, _mm512_sub_epi32(zero, is_pairs ? high_sums : low_sums));
-    if (is_pairs) _mm512_storeu_si512(starts + (parts + number) * kLanes, _mm512_sub_epi32(zero, low_sums));
+    _mm512_storeu_si512(starts + number * kLanes, _mm512_sub_epi32(_mm512_setzero_si512(), sums));
   }
 }
 

@@ -47,8 +47,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SIZES = [(32, 24), (15, 1), (1, 7), (40, 26), (1031, 141), (2049, 5), (4200, 6)]
 """Inputs and outputs: whole blocks; one output; one input; rests of both; several threads; two and three parts."""
-COUNTS = (1, 2, 3, 4, 5, 7, 8, 37, 64, 65)
-"""Of rows: every block at the edges, and more than one panel."""
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 37, 65)
+"""Of rows: one block of few and of many, whole ones, and rests."""
 only_avx2 = pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
 
 
@@ -119,6 +119,29 @@ def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_
     wide = matrix.astype(np.float64) - (0 if zeros is None else zeros[:, None])
     expected = whole @ wide.T * steps * scales
     assert (np.abs(out - expected) <= 1e-6 * (np.abs(whole) @ (np.abs(wide) + 128).T * steps * scales)).all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@only_avx2
+def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(only_avx2: bool) -> None:
+    rows = rows_of(30, 1100)
+    matrix, whole = jnp.asarray(RNG.normal(size=(26, 1100)), jnp.bfloat16), jnp.ones((26, 1100), jnp.int8)
+
+    def products(rows: jax.Array) -> list[np.ndarray]:
+        bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([20, 10])
+        return [
+            np.asarray(calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2)),
+            np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), only_avx2=only_avx2)),
+            np.asarray(calls.groups_times_bfloat16(rows, bits, sizes, only_avx2=only_avx2)),
+        ]
+
+    different = products(rows)
+    for first, stop in ((18, 30), (1, 30), (12, 20)):  # at the end, all but one row, and at the end of a group
+        for found, own in zip(products(rows.at[first:stop].set(rows[first - 1])), different, strict=True):
+            np.testing.assert_array_equal(found[:first], own[:first])
+            np.testing.assert_array_equal(found[first:stop], np.repeat(own[first - 1 : first], stop - first, 0))
+            np.testing.assert_array_equal(found[stop:], own[stop:])
 
 
 @needs_compiler
