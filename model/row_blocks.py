@@ -33,6 +33,9 @@ from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 LARGEST_DENSE: Final = 1 << 20  # numbers of a float32 matrix: larger ones are XLA's, whose products read memory faster
 
+Norms = tuple[Norm | None, Norm | None]
+"""Before and after; None: there is none."""
+
 
 def takes_rows(kernels: Kernels, x: jax.Array) -> bool:
     """Whether blocks of these kernels take these rows at all."""
@@ -42,18 +45,16 @@ def takes_rows(kernels: Kernels, x: jax.Array) -> bool:
 
 
 def attention_rows(
-    attention: Attention, norms: tuple[Norm | None, Norm | None], factor: float, x: jax.Array, by: LayerContext, kept: Any
+    attention: Attention, norms: Norms, factor: float, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any] | None:
-    """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it.
-
-    Args:
-        norms: before and after; None: there is none.
-    """
+    """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
     spec, step = attention.spec, by.step
     qkv, output, ends = _matrix(attention.qkv, x), _matrix(attention.output, x), _ends(norms, factor, x, x)
     is_plain_cache = isinstance(kept, jax.Array) and kept.dtype == jnp.float32
     is_usual = attention.mesh.size == 1 and spec.query_growth is None and _has_own_means(attention)
-    if qkv is None or output is None or ends is None or not (is_plain_cache and is_usual and isinstance(step, PagedStep)):
+    if qkv is None or output is None or ends is None:
+        return None
+    if not (is_plain_cache and is_usual and isinstance(step, PagedStep)):
         return None
     H = attention.qkv.shape[-1]
     rotation = None if spec.rope is None else by.rotations.values[by.rotations.ropes.index(spec.rope)]
@@ -81,9 +82,9 @@ def attention_rows(
 
 
 def mlp_rows(
-    mlp: GatedMLP | PlainMLP, norms: tuple[Norm | None, Norm | None], factor: float, x: jax.Array, residual: jax.Array
+    mlp: GatedMLP | PlainMLP, norms: Norms, factor: float, x: jax.Array, residual: jax.Array
 ) -> jax.Array | None:
-    """residual + factor · norm(mlp(norm(x))); None: a call cannot do it. Args: norms: as of `attention_rows`."""
+    """residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
     up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
@@ -94,12 +95,11 @@ def mlp_rows(
 
 def _has_own_means(attention: Attention) -> bool:
     """Whether norms of heads are of all heads that there are, none of them a copy."""
-    norms = (attention.query_norm, attention.key_norm)
-    is_usual = {norm is None or (norm.counts is None and norm.spec.kind == "rms") or norm.form != "all_heads" for norm in norms}
-    return is_usual == {True}
+    norms = (norm for norm in (attention.query_norm, attention.key_norm) if norm is not None)
+    return all(norm.form != "all_heads" or (norm.counts is None and norm.spec.kind == "rms") for norm in norms)
 
 
-def _ends(norms: tuple[Norm | None, Norm | None], factor: float, x: jax.Array, residual: jax.Array) -> BlockEnds | None:
+def _ends(norms: Norms, factor: float, x: jax.Array, residual: jax.Array) -> BlockEnds | None:
     before, after = norms
     kinds = {_kind(norm) for norm in norms if norm is not None} or {NormKind()}
     if len(kinds) > 1:
