@@ -28,10 +28,10 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         _BLOCKS,
     ),
     Fault(
-        "the MLP beside an attention takes in what the attention adds",
-        "model/decoder.py",
-        "self._feed(x if self.is_parallel else attended, attended, by)",
-        "self._feed(attended, attended, by)",
+        "a block adds to what it takes in, not to the residual",
+        "model/row_blocks.py",
+        "_matrix(mlp.down, x), _ends(norms, factor, x, residual)",
+        "_matrix(mlp.down, x), _ends(norms, factor, x, x)",
         _BLOCKS,
     ),
     Fault(

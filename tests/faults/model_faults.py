@@ -1,8 +1,8 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.block_faults import BLOCK_FAULTS
 from tests.faults.column_faults import COLUMN_FAULTS
 from tests.faults.family_faults import FAMILY_FAULTS
-from tests.faults.block_faults import BLOCK_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
 from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
