@@ -40,7 +40,7 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.done = 0, 0
-        decoder._call_layer.clear_cache()  # layers of one structure are traced once
+        jax.clear_caches()  # layers of one structure are traced once
         for name in ("attention_rows", "mlp_rows"):
             monkeypatch.setattr(decoder, name, self._counted(getattr(row_blocks, name)))
 
