@@ -23,6 +23,7 @@ from palladio.model.module import Context, Module
 from palladio.model.moe import SparseMLP
 from palladio.model.norm import Norm
 from palladio.model.rope import Rotations
+from palladio.model.row_blocks import attention_rows, mlp_rows, takes_rows
 from palladio.model.sharding import num_ranks, num_shards
 from palladio.pallas_kernels.choice import Kernels
 
@@ -41,16 +42,33 @@ class DecoderLayer(Module):
         self.mlp_output_norm = norm() if has_outer else None
         self.is_parallel = spec.norm_placement == "parallel"
         self.residual_scale = spec.residual_scale
+        self.kernels = kernels
 
     def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
         """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
-        normed = x if self.attention_norm is None else self.attention_norm(x)
-        attended, kept = self.attention(normed, by, kept)
-        x = self._add(x, attended, self.attention_output_norm)
-        if not self.is_parallel:
-            normed = x if self.mlp_norm is None else self.mlp_norm(x)
+        attended, kept = self._attend(x, by, kept)
+        return self._feed(x if self.is_parallel else attended, attended, by), kept
+
+    def _attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
+        """The first residual sum."""
+        if isinstance(self.attention, Attention) and takes_rows(self.kernels, x):
+            norms = self.attention_norm, self.attention_output_norm
+            done = attention_rows(self.attention, norms, self.residual_scale, x, by, kept)
+            if done is not None:
+                return done
+        attended, kept = self.attention(x if self.attention_norm is None else self.attention_norm(x), by, kept)
+        return self._add(x, attended, self.attention_output_norm), kept
+
+    def _feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
+        """The second one. Args: x: what the MLP takes in, before its norm."""
+        norm = self.attention_norm if self.is_parallel else self.mlp_norm
+        if not isinstance(self.mlp, SparseMLP) and takes_rows(self.kernels, x):
+            done = mlp_rows(self.mlp, (norm, self.mlp_output_norm), self.residual_scale, x, residual)
+            if done is not None:
+                return done
+        normed = x if norm is None else norm(x)
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
-        return self._add(x, out, self.mlp_output_norm), kept
+        return self._add(residual, out, self.mlp_output_norm)
 
     def _add(self, x: jax.Array, out: jax.Array, norm: Norm | None) -> jax.Array:
         """The residual sum."""

@@ -15,6 +15,7 @@ class Linear(Module):
 
     def __init__(self, context: Context, shape: tuple[int, ...], axes: tuple[str | None, ...], *, bias: bool) -> None:
         """`shape` and `axes` are the kernel's, the input dimension first."""
+        self.shape = shape
         self.kernel: Weight = Dense(context, shape, axes, inputs=0)
         self.bias = context.param(shape[1:], axes[1:], Initializer("zeros")) if bias else None
 

@@ -47,11 +47,16 @@ inline void AttendAll(xla::ffi::ThreadPool pool, const Attention& a) {
   const Units units = UnitsOf(a, together);
   const int64_t G = a.N / a.K, L = G > 8 ? 16 : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;
   const int64_t of_rows = units.rows.size();
+  const bool is_few = G <= kFew && a.H % 16 == 0;
   std::vector<float> states(units.spans.size() * groups * size);
   Run(pool, {of_rows + int64_t(units.spans.size()) * groups, [&](int64_t unit) {
                if (unit < of_rows)
                  return (is_wide ? AttendWide : AttendNarrow)(a, units.rows[unit], Scratch(2 * together * a.H));
                unit -= of_rows;
+               if (is_few) {
+                 const Span& span = units.spans[unit];
+                 return (is_wide ? AttendFewWide : AttendFewNarrow)(a, span, G, states.data() + unit * size);
+               }
                const int64_t lane = unit % groups * L;
                (L == 8 ? Attend8 : Attend16)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
                                              states.data() + unit * size);

@@ -17,6 +17,15 @@ struct Span {
 
 typedef float Sixteen __attribute__((vector_size(64), aligned(4)));  // numbers of a head, anywhere
 
+// Asks for a tile of keys and values; what lies between them is padding.
+__attribute__((always_inline)) inline void AskForTile(const Attention& a, const float* ahead) {
+  for (int64_t i = 0; i < kTile; ++i, ahead += 2 * a.padded)
+    for (int64_t h = 0; h < a.H; h += 16) {
+      _mm_prefetch((const char*)(ahead + h), _MM_HINT_T0);
+      _mm_prefetch((const char*)(ahead + a.padded + h), _MM_HINT_T0);
+    }
+}
+
 // One span of one kv head and up to L of its query heads: state gets peak [L], total [L], and output [L, H], which is not
 // divided by the total.
 template <int L>
@@ -40,7 +49,7 @@ __attribute__((always_inline)) inline void AttendSpan(const Attention& a, const 
     const int64_t next = std::min(key + count, span.last - 1);  // on another page, perhaps, which no hardware foresees
     const float* ahead =
         a.pages + ((a.table[span.request * a.width + next / a.S] * a.K + span.head) * a.S + next % a.S) * row_size;
-    for (int64_t i = 0; i < kTile * row_size; i += 16) _mm_prefetch((const char*)(ahead + i), _MM_HINT_T0);
+    AskForTile(a, ahead);
     V scores[kTile] = {};
     for (int64_t h = 0; h < H; ++h) {
       const V column = q[h];
@@ -89,6 +98,89 @@ PALLADIO_CLONES inline void Attend8(const Attention& a, const Span& span, int64_
 PALLADIO_CLONES inline void Attend16(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch,
                                      float* state) {
   AttendSpan<16>(a, span, lane, lanes, scratch, state);
+}
+
+constexpr int64_t kFew = 4;  // query heads of a kv head, which are faster one by one
+
+// The sums of eight vectors.
+__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats Fold(const Lanes<16>::Floats* parts) {
+  __m256 halves[kTile];
+  for (int i = 0; i < kTile; ++i) {
+    const float* numbers = (const float*)&parts[i];
+    halves[i] = _mm256_add_ps(_mm256_loadu_ps(numbers), _mm256_loadu_ps(numbers + 8));
+  }
+  const __m256 first = _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3]));
+  const __m256 last = _mm256_hadd_ps(_mm256_hadd_ps(halves[4], halves[5]), _mm256_hadd_ps(halves[6], halves[7]));
+  return (Lanes<8>::Floats)_mm256_add_ps(_mm256_permute2f128_ps(first, last, 0x20),
+                                         _mm256_permute2f128_ps(first, last, 0x31));
+}
+
+// As AttendSpan, for a few heads of a multiple of 16 numbers, one head after the other: the numbers of a head lie in the
+// lanes, and the scores of a tile's keys in one vector.
+__attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(const Attention& a, const Span& span,
+                                                                             int64_t lanes, float* state) {
+  typedef Lanes<8>::Floats Eight;
+  typedef Lanes<8>::Ints Places;
+  constexpr Places kPlaces = {0, 1, 2, 3, 4, 5, 6, 7};
+  const int64_t G = a.N / a.K, H = a.H, row_size = 2 * a.padded;
+  const float* own = a.q + (a.query_start[span.request] * a.N + span.head * G) * H;
+  float peak[kFew], *out = state + 2 * 8;
+  Eight total[kFew] = {};
+  std::fill(peak, peak + kFew, kLowest);
+  std::fill(out, out + 8 * H, 0.0f);
+  for (int64_t key = span.first; key < span.last;) {
+    const int64_t page = a.table[span.request * a.width + key / a.S], offset = key % a.S;
+    const int64_t count = std::min({int64_t{kTile}, a.S - offset, span.last - key});
+    const float* first = a.pages + ((page * a.K + span.head) * a.S + offset) * row_size;
+    const float* rows[kTile];  // beyond the last key that one again, with no weight
+    for (int i = 0; i < kTile; ++i) rows[i] = first + std::min<int64_t>(i, count - 1) * row_size;
+    const int64_t next = std::min(key + count, span.last - 1);
+    const float* ahead =
+        a.pages + ((a.table[span.request * a.width + next / a.S] * a.K + span.head) * a.S + next % a.S) * row_size;
+    AskForTile(a, ahead);
+    const Places is_real = kPlaces < int32_t(count);
+    for (int64_t r = 0; r < lanes; ++r) {
+      Lanes<16>::Floats parts[kTile] = {};
+      for (int64_t h = 0; h < H; h += 16) {
+        const Sixteen column = *(const Sixteen*)(own + r * H + h);
+        for (int i = 0; i < kTile; ++i) parts[i] += column * *(const Sixteen*)(rows[i] + h);
+      }
+      Eight scores = Fold(parts);
+      if (a.soft_cap != 0) Cap<8>(scores, a.soft_cap);
+      float highest = peak[r];
+      for (int i = 0; i < kTile; ++i) highest = scores[i] > highest ? scores[i] : highest;
+      Eight decay = Eight{} + (peak[r] - highest), weights = scores - highest;
+      if (highest > peak[r])
+        Exp<8>(decay);
+      else
+        decay = Eight{} + 1.0f;
+      Exp<8>(weights);
+      weights = is_real ? weights : Eight{};
+      peak[r] = highest;
+      total[r] = total[r] * decay + weights;
+      float* sum = out + r * H;
+      for (int64_t h = 0; h < H; h += 16) {
+        Sixteen part = *(const Sixteen*)(sum + h) * decay[0];
+        for (int i = 0; i < kTile; ++i) part += weights[i] * *(const Sixteen*)(rows[i] + a.padded + h);
+        *(Sixteen*)(sum + h) = part;
+      }
+    }
+    key += count;
+  }
+  for (int64_t r = 0; r < lanes; ++r) {
+    state[r] = peak[r];
+    state[8 + r] = 0.0f;
+    for (int i = 0; i < 8; ++i) state[8 + r] += total[r][i];
+  }
+}
+
+__attribute__((target("arch=x86-64-v4"))) inline void AttendFewWide(const Attention& a, const Span& span, int64_t lanes,
+                                                                    float* state) {
+  AttendFew(a, span, lanes, state);
+}
+__attribute__((target("arch=x86-64-v3"))) inline void AttendFewNarrow(const Attention& a, const Span& span, int64_t lanes,
+                                                                      float* state) {
+  AttendFew(a, span, lanes, state);
 }
 
 // Joins the spans of one request and kv head: states [spans, groups, (2 + H) * L].

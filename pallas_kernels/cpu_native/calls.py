@@ -13,6 +13,9 @@ GROUPS: Final = "palladio_groups_times_bfloat16"
 INT8: Final = "palladio_rows_times_int8"
 ATTENTION: Final = "palladio_paged_attention"
 CACHE_WRITE: Final = "palladio_cache_write"
+MLP_BLOCK: Final = "palladio_mlp_block"
+ATTENTION_BLOCK: Final = "palladio_attention_block"
+ROW_ARGMAX: Final = "palladio_row_argmax"
 SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
         BFLOAT16: "PalladioRowsTimesBfloat16",
@@ -20,6 +23,9 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
         INT8: "PalladioRowsTimesInt8",
         ATTENTION: "PalladioPagedAttention",
         CACHE_WRITE: "PalladioCacheWrite",
+        MLP_BLOCK: "PalladioMlpBlock",
+        ATTENTION_BLOCK: "PalladioAttentionBlock",
+        ROW_ARGMAX: "PalladioRowArgmax",
     }
 )
 """The function of each call."""
@@ -113,3 +119,12 @@ def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_off
     out = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
     call = jax.ffi.ffi_call(CACHE_WRITE, out, input_output_aliases={0: 0})
     return call(pages, rows, page_ids, page_offsets)
+
+
+def row_argmax(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The place of the largest number of each row, the lowest of equals, where NaN is larger than all; and whether that
+    number is a finite one. f32[B, V] → i32[B], bool[B]"""
+    rows = values.shape[:1]
+    results = jax.ShapeDtypeStruct(rows, jnp.int32), jax.ShapeDtypeStruct(rows, jnp.bool_)
+    ids, are_finite = jax.ffi.ffi_call(ROW_ARGMAX, results)(values)
+    return ids, are_finite

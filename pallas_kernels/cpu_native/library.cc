@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "block_calls.h"
 #include "chunks.h"
 #include "multiply.h"
 #include "xla/ffi/api/ffi.h"
@@ -11,15 +12,6 @@ namespace ffi = xla::ffi;
 
 namespace palladio {
 namespace {
-
-ffi::Error Unsupported() {
-  return ffi::Error(ffi::ErrorCode::kUnimplemented, "this CPU has no AVX2");
-}
-
-bool IsSupported() {
-  __builtin_cpu_init();  // some compilers leave it to the first caller
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
 
 ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
                              ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
@@ -106,9 +98,31 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::
   return ffi::Error::Success();
 }
 
+// The largest number of each row, the first of equals, where NaN is larger than all; and whether it is a finite one.
+ffi::Error RowArgmax(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::Result<ffi::BufferR1<ffi::S32>> ids,
+                     ffi::Result<ffi::BufferR1<ffi::PRED>> finite) {
+  if (!IsSupported()) return Unsupported();
+  const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
+  if (size == 0) return ffi::Error::InvalidArgument("rows without numbers have no largest one");
+  const Team team(pool, rows * size <= kAlone ? 1 : pool.num_threads());
+  EachRow(pool, rows, size, [&](int64_t t) {
+    const float* row = x.typed_data() + t * size;
+    const int64_t found = LargestOf(row, size);
+    ids->typed_data()[t] = found;
+    finite->typed_data()[t] = std::isfinite(row[found]);
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace palladio
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowArgmax, palladio::RowArgmax,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Ret<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::BufferR1<ffi::PRED>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesBfloat16, palladio::RowsTimesBfloat16,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -153,3 +167,44 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioCacheWrite, palladio::CacheWrite,
                                   .Arg<ffi::BufferR1<ffi::S32>>()
                                   .Arg<ffi::BufferR1<ffi::S32>>()
                                   .Ret<ffi::BufferR4<ffi::F32>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioMlpBlock, palladio::MlpCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::BufferR2<ffi::F32>>()
+                                  .Attr<float>("eps")
+                                  .Attr<float>("added")
+                                  .Attr<bool>("is_centered")
+                                  .Attr<float>("factor")
+                                  .Attr<int64_t>("width")
+                                  .Attr<int64_t>("activation")
+                                  .Attr<bool>("is_gated")
+                                  .Attr<int64_t>("up_bits")
+                                  .Attr<int64_t>("down_bits"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioAttentionBlock, palladio::AttentionCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()
+                                  .Arg<ffi::BufferR4<ffi::F32>>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::BufferR2<ffi::F32>>()
+                                  .Ret<ffi::BufferR4<ffi::F32>>()
+                                  .Attr<float>("eps")
+                                  .Attr<float>("added")
+                                  .Attr<bool>("is_centered")
+                                  .Attr<float>("factor")
+                                  .Attr<int64_t>("heads")
+                                  .Attr<int64_t>("head_size")
+                                  .Attr<int64_t>("pairs")
+                                  .Attr<int64_t>("head_norm")
+                                  .Attr<float>("head_eps")
+                                  .Attr<float>("head_added")
+                                  .Attr<bool>("is_head_centered")
+                                  .Attr<bool>("is_interleaved")
+                                  .Attr<bool>("has_gate")
+                                  .Attr<float>("scale")
+                                  .Attr<int64_t>("window")
+                                  .Attr<float>("soft_cap")
+                                  .Attr<int64_t>("qkv_bits")
+                                  .Attr<int64_t>("output_bits"));

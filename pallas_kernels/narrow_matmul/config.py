@@ -22,6 +22,8 @@ class NarrowProducts:
         min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or nobody
             measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
             more than it gains.
+        min_native_hidden_size: models of this hidden size or more gain from our own C++, whatever their weights are;
+            None: no model does, or nobody measured.
         native_rows: products of so many rows or fewer, of experts on average, are those of our own C++, see
             cpu_native; 0: none are.
         native_int8_rows: the same of int8 matrices.
@@ -29,6 +31,7 @@ class NarrowProducts:
 
     min_rows: int = 2
     min_hidden_size: int | None = None
+    min_native_hidden_size: int | None = None
     native_rows: int = 0
     native_int8_rows: int = 0
 

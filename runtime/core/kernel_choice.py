@@ -57,10 +57,10 @@ def kernels_of(
 def _gains_from_native(
     execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> bool:
-    """Of a small model the start would be longer, by the compiler's seconds, and little else shorter."""
+    """Of a tiny model the start would be longer, by the compiler's seconds, and little else shorter."""
     if execution.cpu_kernels == "native" or execution.attention_backend == "cpu_native":
         return True
-    smallest = NarrowProducts.of(target).min_hidden_size
+    smallest = NarrowProducts.of(target).min_native_hidden_size
     is_large = smallest is not None and model.hidden_size >= smallest
     has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
     return is_large or has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh)

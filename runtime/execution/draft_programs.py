@@ -107,5 +107,6 @@ class Verify(SamplingOfRows):
             packed,
             self.key.tier,
             allowed,
+            is_native=self.design.is_native,
         )
         return (lengths, part_of_sampler(state, sampler)), None, output

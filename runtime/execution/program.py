@@ -89,6 +89,12 @@ class ProgramDesign:
         return LogitsHead.of(self.model.structure, self.num_weights)
 
     @functools.cached_property
+    def is_native(self) -> bool:
+        """Whether it runs on a CPU with our C++."""
+        numbered = self.unflatten(tuple(range(self.num_weights)))  # type: ignore[arg-type]  # in place of arrays
+        return bool(numbered.kernels.target.is_native)
+
+    @functools.cached_property
     def tiers(self) -> tuple[SampleTier, ...]:
         """Those in which steps are sampled."""
         return tuple(tier for tier in TIERS if tier != "plain" or self.shape.has_plain_tier)

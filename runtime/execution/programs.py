@@ -202,6 +202,7 @@ class Decode(SamplingProgram):
             layout=self._layout,
             page_size=design.shape.page_size,
             tier=tier,
+            is_native=design.is_native,
         )
         return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
@@ -232,7 +233,8 @@ class Sample(SamplingOfRows):
     ) -> Results:
         assert self.key.tier is not None
         logits, columns = self.design.logits(head, hidden), unpack_sampling(packed, lengths)
-        output, state = sample(logits, whole_sampler(sampler), columns, self.key.tier, allowed)
+        state = whole_sampler(sampler)
+        output, state = sample(logits, state, columns, self.key.tier, allowed, is_native=self.design.is_native)
         return (part_of_sampler(state, sampler),), None, output
 
 

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from palladio.pallas_kernels.cpu_native import calls
+
 _BLOCK_SIZES = range(16, 513)  # columns of a block: the largest of these that divides the vocabulary
 _PADDED_BLOCK = 128  # columns of a block where none does: the values are copied to pad them
 _SHRINK = 2.0**-20  # times any float32, and summed over 2**20 columns: no overflow
@@ -28,6 +30,11 @@ def row_argmax_of_computed(values: jax.Array) -> jax.Array:
         default=_plain_argmax,
     )
     return token_ids
+
+
+def native_argmax(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`row_argmax` and `rows_are_finite` in one pass, by our C++ for CPUs. f32[B, V] → i32[B], bool[B]"""
+    return calls.row_argmax(values.astype(jnp.float32))
 
 
 def rows_are_finite(values: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from palladio.runtime.execution.gumbel_noise import gumbel_noise
-from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
+from palladio.runtime.execution.row_argmax import native_argmax, row_argmax, row_argmax_of_computed, rows_are_finite
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.scoring import token_logprobs
 from palladio.runtime.execution.threshold import largest_threshold, ordered_image
@@ -113,6 +113,8 @@ def sample(
     batch: SamplingBatch,
     tier: SampleTier,
     allowed: jax.Array | None = None,
+    *,
+    is_native: bool = False,
 ) -> tuple[SampleOutput, SamplerState]:
     """Samples one token a row. Jit it with `tier` static and `state` donated.
 
@@ -125,23 +127,25 @@ def sample(
             these and `allowed`, "full" all.
         allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, one at
             least; None: all.
+        is_native: static; maxima are found by our C++ for CPUs, see cpu_native.
 
     Returns:
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
     """
     if tier == "greedy":
-        token_ids = row_argmax(logits)
+        token_ids, are_finite = native_argmax(logits) if is_native else (row_argmax(logits), rows_are_finite(logits))
     else:
         scores = processed_logits(logits if allowed is None else drop_forbidden(logits, allowed), state, batch, tier)
         noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
         scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
-        token_ids = row_argmax_of_computed(scores)
+        token_ids = native_argmax(scores)[0] if is_native else row_argmax_of_computed(scores)
+        are_finite = native_argmax(logits)[1] if is_native else rows_are_finite(logits)
     last_token = state.last_token.at[batch.slot_ids].set(token_ids)
     if tier != "full":
-        output = SampleOutput(token_ids, rows_are_finite(logits))
+        output = SampleOutput(token_ids, are_finite)
         return output, dataclasses.replace(state, last_token=last_token)
     logprobs = token_logprobs(logits, token_ids, state.asked_ids[batch.slot_ids])
-    output = SampleOutput(token_ids, rows_are_finite(logits), *logprobs)
+    output = SampleOutput(token_ids, are_finite, *logprobs)
     output_counts = state.output_counts.at[batch.slot_ids, token_ids].add(1)
     return output, dataclasses.replace(state, last_token=last_token, output_counts=output_counts)
 

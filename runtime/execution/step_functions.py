@@ -189,6 +189,7 @@ def decode_steps(
     layout: ForwardLayout,
     page_size: int,
     tier: SampleTier,
+    is_native: bool,
 ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState], SampleOutput]:
     """layout.num_steps decode steps, each sampling the next one's tokens; or one, whose output is that of `sample`.
 
@@ -198,6 +199,7 @@ def decode_steps(
         state: the caches, the block tables, the lengths, and the sampler's state.
         packed: i32[layout.size], see ForwardLayout. packed_sampling: i32[B, NUM_COLUMNS].
         logits_of: hidden [B, D] → f32[B, V].
+        is_native: see `sample`.
 
     Returns:
         The new state, and the outputs, of several steps stacked: token_ids i32[num_steps, B] and so on; and how many
@@ -219,7 +221,7 @@ def decode_steps(
         columns_now = dataclasses.replace(
             sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=positions + 1
         )
-        output, sampler = sample(logits_of(hidden), sampler, columns_now, tier)
+        output, sampler = sample(logits_of(hidden), sampler, columns_now, tier, is_native=is_native)
         return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
     carry = kv_cache, lengths, sampler

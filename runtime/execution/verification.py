@@ -74,6 +74,8 @@ def verify_drafts(
     packed: jax.Array,
     tier: SampleTier,
     allowed: jax.Array | None = None,
+    *,
+    is_native: bool = False,
 ) -> tuple[jax.Array, SamplerState, SampleOutput]:
     """Samples at each token of each row, as long as the drafts so far are what was sampled.
 
@@ -83,6 +85,7 @@ def verify_drafts(
         hidden: [T, D], of all tokens of the step.
         inputs: what its rows computed.
         packed: i32[B, NUM_COLUMNS]. allowed: as for `sample`; of rows without drafts only.
+        is_native: see `sample`.
 
     Returns:
         The lengths, the sampler's state, and the outputs, stacked.
@@ -104,7 +107,7 @@ def verify_drafts(
         columns_now = dataclasses.replace(
             columns, slot_ids=jnp.where(active, slots, 0), positions=columns.positions + number
         )
-        output, sampler = sample(logits, sampler, columns_now, tier, allowed)
+        output, sampler = sample(logits, sampler, columns_now, tier, allowed, is_native=is_native)
         is_right = (number < num_drafts) & (output.token_ids == drafts[:, number])
         return (sampler, active & is_right, count + active), output
 

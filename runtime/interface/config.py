@@ -183,9 +183,9 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
             --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
-        cpu_kernels: Kernels of a CPU for attention, and for products with 16-bit or 8-bit weights.
+        cpu_kernels: Kernels of a CPU for decode steps, attention, and products with 16-bit or 8-bit weights.
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
-            own operations. auto: native for models of hidden size 512 or more and for 8-bit weights, where a C++
+            own operations. auto: native for models of hidden size 128 or more and for 8-bit weights, where a C++
             compiler is on PATH; else xla. The log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,

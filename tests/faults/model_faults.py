@@ -1,5 +1,6 @@
 """Faults of models, their weights and what prompts hold; see `faults`."""
 
+from tests.faults.block_faults import BLOCK_FAULTS
 from tests.faults.column_faults import COLUMN_FAULTS
 from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
@@ -331,6 +332,7 @@ MODEL_FAULTS = (
         "Place(1, self.num_arrays + n)",
         STATES,
     ),
+    *BLOCK_FAULTS,
     *WEIGHT_FAULTS,
     *LATENT_FAULTS,
     *COLUMN_FAULTS,

@@ -152,5 +152,6 @@ def test_every_feature_has_a_table(kind: str) -> None:
     assert products.min_rows >= 2
     assert products.min_hidden_size is not None
     assert NarrowProducts.of(Target("cpu", "")).min_hidden_size is None
-    assert read_model_dir(default_model_path())[0]["hidden_size"] < products.min_hidden_size
+    assert products.min_native_hidden_size == read_model_dir(default_model_path())[0]["hidden_size"]
+    assert products.min_native_hidden_size < products.min_hidden_size
     assert ModelConfig.from_hf(*read_model_dir(default_model_path())).dtype == "bfloat16"

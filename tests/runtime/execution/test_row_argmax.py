@@ -1,5 +1,7 @@
 """The argmax of a CPU is jnp.argmax: for ties, infinities, NaN and any width; and who uses it on which platform."""
 
+import shutil
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -7,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
+from palladio.pallas_kernels.cpu_native import library
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.execution.row_argmax import native_argmax, row_argmax, row_argmax_of_computed, rows_are_finite
 from palladio.runtime.execution.sampler_state import SamplerState
+from tests import compile_cache
 from tests.properties import examples
 from tests.runtime.execution.sampler_oracle import jit_sample, make_batch
 
@@ -81,3 +86,19 @@ def test_other_platforms_than_a_cpu_run_one_plain_reduction(function, platform):
     traced = jax.jit(function).trace(jax.ShapeDtypeStruct((2, 1280), jnp.float32))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert (text.count("stablehlo.reduce(") == 1) == (platform != "cpu")
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, library.COMPILERS)) or not Target.of(jax.devices("cpu")[0]).kind,
+    reason="needs a C++ compiler, and AVX2 at least",
+)
+@pytest.mark.parametrize("width", [1, 15, 16, 100, 2048])
+def test_the_native_argmax_is_numpys(width):
+    library.load(compile_cache.folder() / "native")
+    rng = np.random.default_rng(width)
+    palette = np.array([-np.inf, -3.0, -0.0, 0.0, 2.0, np.inf, np.nan], np.float32)
+    values = rng.choice(palette, (400, width), p=[0.1, 0.3, 0.2, 0.2, 0.18, 0.01, 0.01])
+    values[:200] = rng.permuted(np.tile(np.arange(width, dtype=np.float32), (200, 1)), axis=1)
+    ids, are_finite = native_argmax(jnp.asarray(values))
+    np.testing.assert_array_equal(ids, values.argmax(axis=-1))
+    np.testing.assert_array_equal(are_finite, np.isfinite(values.max(axis=-1)))

@@ -1,0 +1,92 @@
+// Products of float32 rows with a float32 matrix that lies inputs first: y[T, out] = x[T, in] . w[in, out].
+//
+// A tile of rows and outputs keeps its sums in registers, and goes down the inputs. Each sum is made by one thread, one
+// input after the other: neither the number of threads nor the rows beside it change a bit of a row's results.
+#pragma once
+
+#include <immintrin.h>
+
+#include "attention_math.h"
+
+namespace palladio {
+
+struct DenseProduct {
+  const float* x;  // [rows, inputs]
+  const float* w;  // [inputs, outputs]
+  float* y;        // [rows, outputs]
+  int64_t rows, inputs, outputs;
+};
+
+typedef float Wide __attribute__((vector_size(64), aligned(4)));  // numbers of a row, anywhere
+typedef Lanes<16>::Floats Sums;
+
+constexpr int64_t kStrip = 64;   // outputs that a thread takes at a time
+constexpr int64_t kDepth = 256;  // inputs that rows go through together: their part of a strip stays in a cache
+constexpr int64_t kSoon = 12;    // inputs ahead that are asked for
+
+// R rows times V * 16 outputs, for inputs from `from` to `end`.
+template <int R, int V>
+__attribute__((always_inline)) inline void DenseTile(const DenseProduct& p, int64_t row, int64_t output, int64_t from,
+                                                     int64_t end) {
+  Sums sums[R][V];
+  float* y = p.y + row * p.outputs + output;
+  const float *x = p.x + row * p.inputs, *w = p.w + output;
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sums[r][v] = from ? Sums(*(const Wide*)(y + r * p.outputs + v * 16)) : Sums{};
+  for (int64_t i = from; i < end; ++i) {
+    Sums numbers[V];
+    for (int v = 0; v < V; ++v) {
+      numbers[v] = *(const Wide*)(w + i * p.outputs + v * 16);
+      _mm_prefetch((const char*)(w + std::min(i + kSoon, p.inputs - 1) * p.outputs + v * 16), _MM_HINT_T0);
+    }
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) sums[r][v] += x[r * p.inputs + i] * numbers[v];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) *(Wide*)(y + r * p.outputs + v * 16) = sums[r][v];
+}
+
+// The last outputs, fewer than 16.
+__attribute__((always_inline)) inline void DenseRest(const DenseProduct& p, int64_t output, int64_t stop) {
+  for (int64_t row = 0; row < p.rows; ++row)
+    for (int64_t o = output; o < stop; ++o) {
+      float sum = 0;
+      for (int64_t i = 0; i < p.inputs; ++i) sum += p.x[row * p.inputs + i] * p.w[i * p.outputs + o];
+      p.y[row * p.outputs + o] = sum;
+    }
+}
+
+template <int R, int V>
+__attribute__((always_inline)) inline void DenseRows(const DenseProduct& p, int64_t output, int64_t from, int64_t end) {
+  int64_t row = 0;
+  for (; row + R <= p.rows; row += R) DenseTile<R, V>(p, row, output, from, end);
+  for (; row < p.rows; ++row) DenseTile<1, V>(p, row, output, from, end);
+}
+
+// All rows times the outputs of a strip.
+template <int R, int V>
+__attribute__((always_inline)) inline void DenseStrip(const DenseProduct& p, int64_t output, int64_t stop) {
+  for (int64_t from = 0; from < p.inputs; from += kDepth) {
+    const int64_t end = std::min(p.inputs, from + kDepth);
+    int64_t o = output;
+    for (; o + 16 * V <= stop; o += 16 * V) DenseRows<R, V>(p, o, from, end);
+    for (; o + 16 <= stop; o += 16) DenseRows<R, 1>(p, o, from, end);
+  }
+  DenseRest(p, output + (stop - output) / 16 * 16, stop);
+}
+
+__attribute__((target("arch=x86-64-v4"))) inline void DenseWide(const DenseProduct& p, int64_t output, int64_t stop) {
+  DenseStrip<5, 4>(p, output, stop);
+}
+__attribute__((target("arch=x86-64-v3"))) inline void DenseNarrow(const DenseProduct& p, int64_t output, int64_t stop) {
+  DenseStrip<4, 1>(p, output, stop);
+}
+
+inline void MultiplyDense(xla::ffi::ThreadPool pool, const DenseProduct& p) {
+  const bool is_wide = __builtin_cpu_supports("x86-64-v4");
+  Run(pool, {(p.outputs + kStrip - 1) / kStrip, [&](int64_t strip) {
+               (is_wide ? DenseWide : DenseNarrow)(p, strip * kStrip, std::min(p.outputs, (strip + 1) * kStrip));
+             }});
+}
+
+}  // namespace palladio
