@@ -7,7 +7,7 @@ import pytest
 from palladio.pallas_kernels.head_rotation import can_rotate_heads, rotate_heads
 from palladio.pallas_kernels.target import Target
 
-SIMULATED = Target(interpret="on_wait")
+PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
 
 
 def projected_heads(num_tokens: int, num_kv_heads: int, group: int, dtype) -> tuple:
@@ -19,15 +19,19 @@ def projected_heads(num_tokens: int, num_kv_heads: int, group: int, dtype) -> tu
 
 
 @pytest.mark.parametrize(
-    ("sizes", "dtype", "tolerance"),
-    [((48, 2, 3), jnp.float32, 1e-6), ((272, 1, 1), jnp.bfloat16, 2**-7), ((512, 3, 2), jnp.bfloat16, 2**-7)],
+    ("sizes", "dtype", "tolerance", "target"),
+    [
+        ((48, 2, 3), jnp.float32, 1e-6, PLAIN),
+        ((272, 1, 1), jnp.bfloat16, 2**-7, PLAIN),
+        pytest.param((512, 3, 2), jnp.bfloat16, 2**-7, SIMULATED, marks=pytest.mark.slow),
+    ],
 )
-def test_the_kernel_rotates_as_defined(sizes, dtype, tolerance):
-    """Several blocks of one tile, of several, and of different numbers of heads; within one unit in the last place."""
+def test_the_kernel_rotates_as_defined(sizes, dtype, tolerance, target):
+    """One block of several tiles, many of one, and several of many; within one unit in the last place."""
     heads, cos, sin = projected_heads(*sizes, dtype)
-    assert can_rotate_heads(heads.shape, 128, backend="tpu", target=SIMULATED)
+    assert can_rotate_heads(heads.shape, 128, backend="tpu", target=target)
     for found, meant in zip(
-        rotate_heads(heads, cos, sin, target=SIMULATED),
+        rotate_heads(heads, cos, sin, target=target),
         rotate_heads(heads, cos, sin, backend="reference"),
         strict=True,
     ):
