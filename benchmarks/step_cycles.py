@@ -70,7 +70,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if args.kernel:
             tpu_dump.dump_to(Path(folder))
-        for row in compile_all(config, TARGETS[args.target], args.devices, sizes, args.only, "auto", 1, args.expert_parts):
+        devices = args.devices, sizes, args.only, "auto", 1, args.expert_parts
+        for row in compile_all(config, TARGETS[args.target], *devices):
             print(f"{row['program']}: {'; '.join(row['wrong']) or 'ok'}; collectives {row.get('collectives')}\n")
         if args.kernel:
             for part in tpu_dump.read_schedule(Path(folder), args.kernel):

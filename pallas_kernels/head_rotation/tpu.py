@@ -82,7 +82,8 @@ def _kernel(
 
     def turned(head: jax.Array, slot: int) -> jax.Array:
         x = projected[head, slot].astype(jnp.float32)
-        return (x * own[...] + pltpu.roll(x, H // 2, 1) * other[...]).astype(heads.dtype)
+        both: jax.Array = x * own[...] + pltpu.roll(x, H // 2, 1) * other[...]
+        return both.astype(heads.dtype)
 
     def turn(head: jax.Array, _: None) -> None:
         for group in range(G):

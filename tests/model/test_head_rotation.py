@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from palladio.model import attention
+from palladio.model.attention import Attention
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.model.driver import Driver, load
@@ -17,14 +17,13 @@ def checkpoint(tmp_path_factory):
 
 
 def test_a_prompt_is_the_same_with_the_kernel_and_without(checkpoint, monkeypatch):
-    called = []
-    rotate = attention.rotate_heads
+    called, rotate = [], Attention._rotate_in_kernel
 
-    def count(*args, **kwargs):
-        called.append(args)
-        return rotate(*args, **kwargs)
+    def count(layer, *args):
+        called.append(layer)
+        return rotate(layer, *args)
 
-    monkeypatch.setattr(attention, "rotate_heads", count)
+    monkeypatch.setattr(Attention, "_rotate_in_kernel", count)
     ids, logits = list(range(3, 30)), []
     for kernels in (Kernels("xla"), Kernels("tpu", Target(interpret="plain"))):
         config, model = load(checkpoint, kernels=kernels)

@@ -10,7 +10,7 @@ from palladio.pallas_kernels.target import Target
 PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
 
 
-def projected_heads(num_tokens: int, num_kv_heads: int, group: int, dtype) -> tuple:
+def projected_heads(num_tokens, num_kv_heads, group, dtype):
     """Random ones, and angles."""
     rng = np.random.default_rng(num_tokens)
     heads = jnp.asarray(rng.normal(size=(num_tokens, num_kv_heads, group + 2, 128)), dtype)
