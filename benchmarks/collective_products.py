@@ -44,12 +44,14 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _normed(x: jax.Array) -> jax.Array:
     wide = x.astype(jnp.float32)
-    return (wide * lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-5)).astype(x.dtype)
+    scaled: jax.Array = wide * lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-5)
+    return scaled.astype(x.dtype)
 
 
 def _inner(x: jax.Array, gate_up: jax.Array) -> jax.Array:
     both = _product(x, gate_up)
-    return jax.nn.silu(both[:, 0]) * both[:, 1]
+    inner: jax.Array = jax.nn.silu(both[:, 0]) * both[:, 1]
+    return inner
 
 
 def all_reduce(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:

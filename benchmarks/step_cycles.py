@@ -66,7 +66,7 @@ def main() -> None:
         print_operations(program, args.least)
         return program
 
-    aot_targets.compile_for = compile_and_print
+    aot_targets.compile_for = compile_and_print  # type: ignore[assignment]  # compile_all gives no options
     with tempfile.TemporaryDirectory() as folder:
         if args.kernel:
             tpu_dump.dump_to(Path(folder))

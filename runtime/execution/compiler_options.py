@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 from palladio.pallas_kernels.target import Target
 
-# Vector memory for one operation of XLA's own, in KiB, by the kind of TPU. Its defaults, 16 MiB of 128 on v5e and 32 on
-# v6e, make the tiles of products of many rows so small that operands are read again and again: see
+# Vector memory for one operation of XLA's own, in KiB, by the kind of TPU. Its defaults, 16 MiB on v5e and
+# v5p and 32 on v6e, make the tiles of products of many rows so small that operands are read again and again: see
 # benchmarks/results/NOTES.md. What operations do not use holds arrays between them, so more is not always better.
-_OPERATION_KIB: Mapping[str, int] = MappingProxyType({"v5e": 40 * 1024, "v6e": 64 * 1024})
+_OPERATION_KIB: Mapping[str, int] = MappingProxyType({"v5e": 40 * 1024, "v5p": 32 * 1024, "v6e": 64 * 1024})
 LEAST_TOKENS = 512  # of a step whose products are limited by the matrix units, not by reading weights
 
 

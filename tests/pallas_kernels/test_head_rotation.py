@@ -10,8 +10,9 @@ from palladio.pallas_kernels.target import Target
 PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
 
 
-def projected_heads(num_tokens, num_kv_heads, group, dtype):
-    """Random ones, and angles."""
+def projected_heads(sizes, dtype):
+    """Random ones, and angles. Args: sizes: tokens, kv heads, and queries of each."""
+    num_tokens, num_kv_heads, group = sizes
     rng = np.random.default_rng(num_tokens)
     heads = jnp.asarray(rng.normal(size=(num_tokens, num_kv_heads, group + 2, 128)), dtype)
     angles = rng.uniform(-3, 3, (num_tokens, 64)).astype(np.float32)
@@ -28,7 +29,7 @@ def projected_heads(num_tokens, num_kv_heads, group, dtype):
 )
 def test_the_kernel_rotates_as_defined(sizes, dtype, tolerance, target):
     """One block of several tiles, many of one, and several of many; within one unit in the last place."""
-    heads, cos, sin = projected_heads(*sizes, dtype)
+    heads, cos, sin = projected_heads(sizes, dtype)
     assert can_rotate_heads(heads.shape, 128, backend="tpu", target=target)
     for found, meant in zip(
         rotate_heads(heads, cos, sin, target=target),
@@ -41,7 +42,7 @@ def test_the_kernel_rotates_as_defined(sizes, dtype, tolerance, target):
 
 
 def test_the_definition_is_the_models_own():
-    heads, cos, sin = projected_heads(5, 2, 3, jnp.float32)
+    heads, cos, sin = projected_heads((5, 2, 3), jnp.float32)
     q, k, v = rotate_heads(heads, cos, sin, backend="reference")
     wide = heads[:, :, :-1]
     turned = wide[..., :64] + 1j * wide[..., 64:]

@@ -6,7 +6,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.compiler_options import LEAST_TOKENS, compiler_options
 
 
-@pytest.mark.parametrize("kind", ["v5e", "v6e"])
+@pytest.mark.parametrize("kind", ["v5e", "v5p", "v6e"])
 def test_large_steps_of_a_tpu_have_larger_tiles(kind):
     (name,) = compiler_options(Target("tpu", kind), LEAST_TOKENS)
     assert name == "xla_tpu_scoped_vmem_limit_kib"
