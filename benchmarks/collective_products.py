@@ -44,8 +44,9 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _normed(x: jax.Array) -> jax.Array:
     wide = x.astype(jnp.float32)
-    scaled: jax.Array = wide * lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-5)
-    return scaled.astype(x.dtype)
+    scaled = wide * lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-5)
+    normed: jax.Array = scaled.astype(x.dtype)
+    return normed
 
 
 def _inner(x: jax.Array, gate_up: jax.Array) -> jax.Array:
