@@ -16,6 +16,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -88,11 +90,14 @@ class Compiled:
     hlo: str
 
 
-def compile_for(mesh: Mesh, jitted: Any, args: tuple[Any, ...]) -> Compiled:
+def compile_for(
+    mesh: Mesh, jitted: Any, args: tuple[Any, ...], options: Mapping[str, str] = MappingProxyType({})
+) -> Compiled:
     """Compiles a jitted function for the mesh's devices.
 
     Args:
         args: jax.ShapeDtypeStruct trees; at least one leaf has a sharding on the mesh.
+        options: of XLA's, beside those of the function.
 
     Raises:
         Exception: whatever the compiler refuses with.
@@ -101,7 +106,7 @@ def compile_for(mesh: Mesh, jitted: Any, args: tuple[Any, ...]) -> Compiled:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it which device they are lowered for
         lowered = jitted.lower(*args)
     middle, cpu = time.perf_counter(), time.process_time()
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=dict(options))
     end, cpu_end = time.perf_counter(), time.process_time()
     memory = compiled.memory_analysis()
     return Compiled(

@@ -63,17 +63,15 @@ class Facts:
         """
         counts: collections.Counter[str] = collections.Counter()
         cycles: collections.Counter[str] = collections.Counter()
-        computation, multiplies = "", _computations_with_products(hlo)
+        for operation in entry_operations(hlo):
+            counts["product cycles"] += operation.is_product * operation.cycles
+            counts["small operation"] += operation.cycles > 0 and not operation.is_product
+        computation = ""
         for line in hlo.splitlines():
             if start := _COMPUTATION.match(line):
                 computation = "entry" if start[1] else start[2]
             if estimate := _CYCLES.search(line):
                 cycles[computation] += int(estimate[1])
-                if computation == "entry" and 0 < int(estimate[1]) < _UNKNOWN_CYCLES:
-                    called = _FUSION.search(line)
-                    is_product = _PRODUCT.search(line) is not None or (called is not None and called[1] in multiplies)
-                    counts["product cycles"] += is_product * int(estimate[1])
-                    counts["small operation"] += not is_product
             match = _INSTRUCTION.match(line)
             if match is None:
                 continue
@@ -102,6 +100,34 @@ class Facts:
             counts["product cycles"],
             counts["small operation"],
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operation:
+    """One instruction of a program's entry.
+
+    Attributes:
+        line: as the optimized program has it.
+        cycles: by XLA:TPU's estimate; 0: it has none.
+        is_product: it multiplies matrices, also within a fusion.
+    """
+
+    line: str
+    cycles: int
+    is_product: bool
+
+
+def entry_operations(hlo: str) -> Iterator[Operation]:
+    """Of an optimized program, in its order."""
+    multiplies, is_entry = _computations_with_products(hlo), False
+    for line in hlo.splitlines():
+        if start := _COMPUTATION.match(line):
+            is_entry = start[1] is not None
+        elif is_entry:
+            estimate, called = _CYCLES.search(line), _FUSION.search(line)
+            cycles = int(estimate[1]) if estimate else 0
+            is_product = _PRODUCT.search(line) is not None or (called is not None and called[1] in multiplies)
+            yield Operation(line, cycles if cycles < _UNKNOWN_CYCLES else 0, is_product)
 
 
 def _products(hlo: str) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Attention: one fused projection, rotation, the cache write, the kernel, and the projection back."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from palladio.model.rope import Rotations
 from palladio.model.sharding import ShardingRules, on_each_device
 from palladio.model.state_cache import StateStep
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.head_rotation import can_rotate_heads, rotate_heads
 from palladio.pallas_kernels.ragged_paged_attention import KVPages
 
 
@@ -74,9 +76,12 @@ class Attention(Module):
         T, K, slots, H = qkv.shape
         G = (slots - 2) // (1 + self.spec.has_gate)
         q, k, v = qkv[:, :, :G].reshape(T, K * G, H), qkv[:, :, G], qkv[:, :, G + 1]
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
+        if self._rotates_in_kernel(qkv.shape, by):
+            q, k, v = self._rotate_in_kernel(qkv, by.rotations)
+        else:
+            if self.query_norm is not None and self.key_norm is not None:
+                q, k = self.query_norm(q), self.key_norm(k)
+            q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
         if self.spec.query_growth is not None:
             q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
@@ -89,6 +94,26 @@ class Attention(Module):
         if self.spec.has_gate:
             out *= jax.nn.sigmoid(qkv[:, :, G + 2 :].reshape(T, -1))
         return self.output(out), kv_pages
+
+    def _rotates_in_kernel(self, shape: tuple[int, ...], by: LayerContext) -> bool:
+        """Steps of prompts, where there is a kernel and nothing stands between projection and rotation."""
+        rope, step = self.spec.rope, by.step
+        if rope is None or rope.is_interleaved or self.query_norm is not None or self.spec.has_gate:
+            return False
+        if not isinstance(step, PagedStep) or step.metadata.kind == "decode":
+            return False
+        rotated = rope.rotated(shape[-1])
+        return can_rotate_heads(shape, rotated, backend=self.kernels.attention, target=self.kernels.target)
+
+    def _rotate_in_kernel(self, qkv: jax.Array, rotations: Rotations) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """qkv [T, K, G+2, H] → q [T, N, H], k and v [T, K, H]."""
+        assert self.spec.rope is not None
+        rules = ShardingRules()
+        own, whole = rules.spec((None, "kv_heads")), rules.spec(())
+        rotate = functools.partial(rotate_heads, target=self.kernels.target)
+        on_devices = on_each_device(rotate, self.mesh, in_specs=(own, whole, whole), out_specs=(own, own, own))
+        rotated: tuple[jax.Array, jax.Array, jax.Array] = on_devices(qkv, *rotations.of_rope(self.spec.rope))
+        return rotated
 
     def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
         """What keys and values are divided by before they are kept in this dtype, f32[]; None: by 1."""

@@ -35,7 +35,11 @@ class Rotations:
 
     def rotate(self, x: jax.Array, rope: RopeConfig | None) -> jax.Array:
         """x [T, heads, H] → the same, rotated by one of them; None: as it is."""
-        return x if rope is None else rotate(x, self.values[self.ropes.index(rope)], rope)
+        return x if rope is None else rotate(x, self.of_rope(rope), rope)
+
+    def of_rope(self, rope: RopeConfig) -> Rotation:
+        """Of one of them."""
+        return self.values[self.ropes.index(rope)]
 
 
 def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation:

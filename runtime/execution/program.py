@@ -16,7 +16,9 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
+from palladio.runtime.execution.compiler_options import compiler_options
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
@@ -215,9 +217,14 @@ class Program(abc.ABC):
             program,
             donate_argnums=tuple(range(len(whole), len(whole) + len(new))),
             out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, new), ranks.state, ranks.exchanged),
+            compiler_options=self._compiler_options(),
         )
         arrays = self.pack(state, tuple(map(ranks.from_host, self.from_host())))
         return jitted, (*whole, *new, *read, *arrays)
+
+    def _compiler_options(self) -> dict[str, str]:
+        target = Target.of(self.design.shape.mesh.devices.flat[0])
+        return compiler_options(target, self.key.num_tokens) if self.runs_layers else {}
 
 
 class SamplingProgram(Program):

@@ -1,4 +1,4 @@
-"""Faults of latent attention: its scores, its scale, and its kernels."""
+"""Faults of latent attention: its scores, its scale, and its kernels; and of what prompts have on a TPU."""
 
 from tests.faults.fault import Fault
 
@@ -39,6 +39,27 @@ LATENT_FAULTS: tuple[Fault, ...] = (
         "        moved.wait(i)\n",
         "",
         (_KERNELS + "tpu.py",),
+    ),
+    Fault(
+        "the kernel of a TPU turns heads the wrong way",
+        "pallas_kernels/head_rotation/tpu.py",
+        "[-sin[...], sin[...]]",
+        "[sin[...], -sin[...]]",
+        ("tests/pallas_kernels/test_head_rotation.py",),
+    ),
+    Fault(
+        "a kernel that turns heads is not called",
+        "model/attention.py",
+        "return can_rotate_heads(shape, rotated,",
+        "return False and can_rotate_heads(shape, rotated,",
+        ("tests/model/test_head_rotation.py",),
+    ),
+    Fault(
+        "decode steps get what XLA is told of prompts",
+        "runtime/execution/compiler_options.py",
+        " and num_tokens >= LEAST_TOKENS",
+        "",
+        ("tests/runtime/execution/test_compiler_options.py",),
     ),
     Fault(
         "the GPU kernel leaves out the rotated part",
