@@ -179,9 +179,9 @@ FAULTS = (
     ),
     Fault(
         "pages for a token are reserved by the lower bound",
-        _SCHEDULER,
-        "columns.computed[slots] + columns.unsure[slots] >=",
-        "columns.computed[slots] >=",
+        _ROOM + "slot_columns.py",
+        "self.free_until[slots] - self.computed[slots] - self.unsure[slots]",
+        "self.free_until[slots] - self.computed[slots]",
         SCHEDULING,
     ),
     Fault(
