@@ -128,6 +128,7 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
         dtype=DTYPE,
         cache=CacheLayout.of(config, page_size=sizes.page_size, dtype=sizes.kv_dtype),
         mesh=mesh,
+        target=KernelTarget.of(mesh.devices.flat[0]),
         has_plain_tier=PlatformDefaults.of(mesh.devices.flat[0].platform).has_plain_tier,
     )
 

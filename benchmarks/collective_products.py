@@ -57,7 +57,8 @@ def _inner(x: jax.Array, gate_up: jax.Array) -> jax.Array:
 
 def all_reduce(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
     """As the engine does: every device has all tokens."""
-    return x + lax.psum(_product(_inner(_normed(x), gate_up), down), AXIS)
+    total: jax.Array = lax.psum(_product(_inner(_normed(x), gate_up), down), AXIS)
+    return x + total
 
 
 def two_pieces(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
@@ -68,7 +69,8 @@ def two_pieces(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
 def scattered(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
     """Each device has the residuals of a quarter of the tokens."""
     whole = lax.all_gather(_normed(x), AXIS, axis=0, tiled=True)
-    return x + lax.psum_scatter(_product(_inner(whole, gate_up), down), AXIS, scatter_dimension=0, tiled=True)
+    total: jax.Array = lax.psum_scatter(_product(_inner(whole, gate_up), down), AXIS, scatter_dimension=0, tiled=True)
+    return x + total
 
 
 def ring(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:

@@ -256,6 +256,7 @@ def device_shape(
         dtype=dtypes.activations,
         cache=cache,
         mesh=mesh,
+        target=Target.of(mesh.devices.flat[0]),
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
         proposer=proposer_of(config.speculative),

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from palladio.model.functional import num_bytes
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.sharding import ShardingRules
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.proposer import Proposer
 from palladio.runtime.execution.ranks import RankAxis
 from palladio.runtime.execution.sampler import MASK_BITS
@@ -94,7 +95,7 @@ class DeviceShape:
         checks_cache: whether pages will be compared.
         dtype: of hidden states.
         cache: of the KV cache.
-        mesh: the devices.
+        mesh: the devices. target: their kind, for what XLA is told of programs.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         proposer: of drafts; None: there are none.
@@ -114,6 +115,7 @@ class DeviceShape:
     dtype: DTypeLike
     cache: CacheLayout
     mesh: Mesh
+    target: Target = Target()
     pooling: Pooling | None = None
     pooled_size: int = 0
     proposer: Proposer | None = None

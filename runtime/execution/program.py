@@ -16,7 +16,6 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
-from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.execution.compiler_options import compiler_options
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
@@ -223,8 +222,7 @@ class Program(abc.ABC):
         return jitted, (*whole, *new, *read, *arrays)
 
     def _compiler_options(self) -> dict[str, str]:
-        target = Target.of(self.design.shape.mesh.devices.flat[0])
-        return compiler_options(target, self.key.num_tokens) if self.runs_layers else {}
+        return compiler_options(self.design.shape.target, self.key.num_tokens) if self.runs_layers else {}
 
 
 class SamplingProgram(Program):
