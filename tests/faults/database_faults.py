@@ -148,4 +148,11 @@ DATABASE_FAULTS = (
         "code_of(error)",
         ("tests/http/files/test_storage_failures.py",),
     ),
+    Fault(
+        "asyncio writes a traceback for each request that its client gives up while the database is away",
+        "http/storage/database.py",
+        "        result.add_done_callback(_end_quietly)\n",
+        "",
+        ("tests/http/storage/test_database.py",),
+    ),
 )

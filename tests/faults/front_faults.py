@@ -52,15 +52,15 @@ FRONT_FAULTS = (
     Fault(
         "requests of a front that has ended are computed if they come late",
         "runtime/process/front_desk.py",
-        "if front in self._ended:\n                    return None",
-        "if front in self._sockets:\n                    return None",
+        "if front in self._ended:\n            return False",
+        "if front in self._sockets:\n            return False",
         _DESK,
     ),
     Fault(
         "a request that has ended is still known",
         "runtime/process/front_desk.py",
-        "if output.finish is not None:\n                del self._fronts",
-        "if output.finish is not None and not output.token_ids:\n                del self._fronts",
+        "if output.finish is not None:\n                self._forget",
+        "if output.finish is not None and not output.token_ids:\n                self._forget",
         _DESK,
     ),
     Fault(

@@ -111,8 +111,8 @@ class FrontServer:
         """The pid of the front that has the connection from a port."""
         own = f":{int(self.url.rpartition(':')[2]):04X}"
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        there = [line for line in lines if line[3] == "01"]  # established: others may have had the same ports before
-        (inode,) = [line[9] for line in there if line[1].endswith(own) and line[2].endswith(f":{port:04X}")]
+        # The list may name one twice if it changes meanwhile; 0 has no process any more.
+        (inode,) = {line[9] for line in lines if line[1].endswith(own) and line[2].endswith(f":{port:04X}")} - {"0"}
         for pid in self.front_pids():
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 if os.path.exists(link) and os.readlink(link) == f"socket:[{inode}]":
