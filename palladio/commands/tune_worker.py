@@ -62,6 +62,7 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
         "products": {
             "min_rows": products.min_rows,
             "min_hidden_size": least_hidden_size(figures),
+            "min_native_hidden_size": shipped.min_native_hidden_size,
             "native_rows": shipped.native_rows,
             "native_int8_rows": shipped.native_int8_rows,
         },

@@ -22,7 +22,7 @@ SOURCE: Final = Path(__file__).with_suffix(".cc")
 SOURCES: Final = (SOURCE, *sorted((*SOURCE.parent.glob("*.h"), *SOURCE.parent.glob("*.inc"))))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
-_SECONDS: Final = 120  # for the compiler, which takes ten
+_SECONDS: Final = 240  # for the compiler, which takes fifteen
 _loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
 
 

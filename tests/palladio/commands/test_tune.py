@@ -29,7 +29,9 @@ def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [line.split()[:2] for line in said[2:-1]] == [["32", "1"], ["32", "3"], ["64", "1"], ["64", "3"]]
     monkeypatch.setattr(config, "_table", lambda kind: config.read_table(path))
     products = NarrowProducts.of(Target("cpu", kind))
-    assert products == NarrowProducts(min_rows=tuning.PADDINGS[0], min_hidden_size=None)  # none was faster
+    least = shipped.min_native_hidden_size
+    assert products == NarrowProducts(tuning.PADDINGS[0], None, least)  # none was faster
+    assert least is not None
     native = NarrowProducts.of(Target("cpu", kind, is_native=True))
     rows = shipped.native_rows, shipped.native_int8_rows
     assert (native.native_rows, native.native_int8_rows) == rows > (0, 0)
