@@ -145,7 +145,6 @@ class EventStream(Response):
             if events := write(output):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
 
-
     def _divert(self, pipe: BodyPipe) -> None:
         """Has outputs written where they come, without a task in between, as long as the client keeps up."""
         write, observe = self._writer.write, self._stream.observe

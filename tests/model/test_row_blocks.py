@@ -72,9 +72,7 @@ def compare(path: Path, num_decodes: int, **options) -> None:
 
 
 @pytest.mark.parametrize("family", BOTH)
-def test_blocks_have_the_numbers_of_the_modules(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_have_the_numbers_of_the_modules(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Calls(monkeypatch)
     compare(make_checkpoint(tmp_path, family), 0)
     assert made.asked == made.done > 0
