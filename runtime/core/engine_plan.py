@@ -113,6 +113,7 @@ class EnginePlan:
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
         pooling = _pooling_of(model, path) if config.source.is_embedding else None
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
+        shape = dataclasses.replace(shape, target=Target.of(device))
         kernels = kernels_of(execution, device, dtypes, layout.config, shape)
         structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         needs = needs_of(config, device.platform, limits, shape, weights)
@@ -256,7 +257,6 @@ def device_shape(
         dtype=dtypes.activations,
         cache=cache,
         mesh=mesh,
-        target=Target.of(mesh.devices.flat[0]),
         pooling=pooling,
         pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
         proposer=proposer_of(config.speculative),
