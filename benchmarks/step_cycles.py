@@ -58,7 +58,13 @@ def main() -> None:
     config = quantized(MODELS[args.model] | {"num_hidden_layers": args.layers}, args.quantization)
     running = PlatformDefaults.of("tpu").max_running
     prefill = tuple(PrefillBucket(tokens, args.requests) for tokens in args.prefill)
-    sizes = Sizes(Buckets(tuple(args.decode), prefill, ()), 16, running, config.max_position_embeddings, 1)
+    sizes = Sizes(
+        Buckets(tuple(args.decode), prefill, tuple(args.decode) or (64,)),
+        16,
+        running,
+        config.max_position_embeddings,
+        1,
+    )
     compile_for = aot_targets.compile_for
 
     def compile_and_print(mesh: Any, jitted: Any, arguments: tuple[Any, ...]) -> Compiled:
