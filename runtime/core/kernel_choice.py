@@ -57,7 +57,12 @@ def kernels_of(
 def _gains_from_native(
     execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> bool:
-    """Of a tiny model the start would be longer, by the compiler's seconds, and little else shorter."""
+    """Of a tiny model the start would be longer, by the compiler's seconds, and little else shorter.
+
+    Its attention to one new token of a request adds up in another order than its attention to a chunk.
+    """
+    if execution.deterministic:
+        return False
     if execution.cpu_kernels == "native" or execution.attention_backend == "cpu_native":
         return True
     smallest = NarrowProducts.of(target).min_native_hidden_size

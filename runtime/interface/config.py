@@ -186,7 +186,7 @@ class ExecutionConfig:
         cpu_kernels: Kernels of a CPU for decode steps, attention, and products with 16-bit or 8-bit weights.
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
             own operations. auto: native for models of hidden size 128 or more and for 8-bit weights, where a C++
-            compiler is on PATH; else xla. The log says which.
+            compiler is on PATH; else, and with --deterministic, xla. The log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.
@@ -316,6 +316,13 @@ class EngineConfig:
                 raise ConfigError(f"--deterministic runs all steps in one shape: leave {flag} out")
             if self.source.is_embedding and is_given:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
+        if execution.deterministic and (
+            execution.cpu_kernels == "native" or execution.attention_backend == "cpu_native"
+        ):
+            flag = "--cpu-kernels native" if execution.cpu_kernels == "native" else "--attention-backend cpu_native"
+            raise ConfigError(
+                f"{flag} rounds a token alone and in a chunk differently: leave --deterministic or it out"
+            )
         if self.source.enable_input_embeds and self.source.is_embedding:
             raise ConfigError("--is-embedding generates no text: leave --enable-input-embeds out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):

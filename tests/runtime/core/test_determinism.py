@@ -14,6 +14,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.scheduled_batch import PrefillBucket
 from tests.properties import examples
@@ -161,6 +162,13 @@ def exactly_alone(exact: TinyEngine) -> dict[int, Outcome]:
         assert (len(outcome.tokens), len(outcome.logprobs), len(outcome.prompt_logprobs)) == (14, 14, length)
         assert all(len(entry.top) == 5 for entry in outcome.logprobs)
     return outcomes
+
+
+@pytest.mark.parametrize("flags", [{"cpu_kernels": "native"}, {"attention_backend": "cpu_native"}])
+def test_kernels_that_round_a_chunk_differently_are_refused(flags: dict[str, Any]) -> None:
+    flag = f"--{next(iter(flags)).replace('_', '-')} .*native"
+    with pytest.raises(ConfigError, match=rf"{flag} rounds a token alone .* leave --deterministic or it out"):
+        EngineConfig.from_flags({"model_path": "m", "deterministic": True, **flags})
 
 
 def test_deterministic_is_one_program(tiny: TinyEngine, exact: TinyEngine) -> None:
