@@ -57,7 +57,7 @@ def attention_rows(
     if not (is_plain_cache and is_usual and isinstance(step, PagedStep)):
         return None
     H = attention.qkv.shape[-1]
-    rotation = None if spec.rope is None else by.rotations.values[by.rotations.ropes.index(spec.rope)]
+    rotation = None if spec.rope is None else by.rotations.of_rope(spec.rope)
     query_norm, key_norm = attention.query_norm, attention.key_norm
     heads = BlockHeads(
         num_heads=attention.output.shape[0] // H,

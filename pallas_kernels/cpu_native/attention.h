@@ -42,7 +42,7 @@ inline Units UnitsOf(const Attention& a, int64_t size) {
 }
 
 inline void AttendAll(xla::ffi::ThreadPool pool, const Attention& a) {
-  const bool is_wide = __builtin_cpu_supports("x86-64-v4");
+  const bool is_wide = __builtin_cpu_supports("x86-64-v4") && !a.only_avx2;
   const int64_t together = kTogether * (is_wide ? kWideRows : kNarrowRows);
   const Units units = UnitsOf(a, together);
   const int64_t G = a.N / a.K, L = G > 8 ? 16 : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;

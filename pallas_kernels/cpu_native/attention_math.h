@@ -14,6 +14,8 @@ namespace palladio {
 constexpr int kTile = 8;         // keys at a time: so many sums are independent of each other
 constexpr float kLowest = -3.4028234663852886e38f;
 
+typedef float Wide __attribute__((vector_size(64), aligned(4)));  // numbers of a row, anywhere
+
 // Numbers of L query heads of a group.
 template <int L>
 struct Lanes;
@@ -39,6 +41,7 @@ struct Attention {
   int64_t T, B, N, H, K, S, padded, width;
   int64_t window;                // keys that a query sees; 0: all
   float soft_cap;                // 0: none
+  bool only_avx2;                // as on a CPU that has no more
 
   // A key and its value, [2 * padded].
   const float* Row(int64_t request, int64_t head, int64_t key) const {

@@ -15,8 +15,6 @@ struct Span {
   int64_t request, head, first, last;  // keys of a kv head
 };
 
-typedef float Sixteen __attribute__((vector_size(64), aligned(4)));  // numbers of a head, anywhere
-
 // Asks for a tile of keys and values; what lies between them is padding.
 __attribute__((always_inline)) inline void AskForTile(const Attention& a, const float* ahead) {
   for (int64_t i = 0; i < kTile; ++i, ahead += 2 * a.padded)
@@ -76,9 +74,9 @@ __attribute__((always_inline)) inline void AttendSpan(const Attention& a, const 
       float* sum = out + r * H;
       const float kept = decay[r];
       for (int64_t h = 0; h < whole; h += 16) {
-        Sixteen part = *(const Sixteen*)(sum + h) * kept;
-        for (int i = 0; i < kTile; ++i) part += weights[i][r] * *(const Sixteen*)(rows[i] + a.padded + h);
-        *(Sixteen*)(sum + h) = part;
+        Wide part = *(const Wide*)(sum + h) * kept;
+        for (int i = 0; i < kTile; ++i) part += weights[i][r] * *(const Wide*)(rows[i] + a.padded + h);
+        *(Wide*)(sum + h) = part;
       }
       for (int64_t h = whole; h < H; ++h) {
         sum[h] *= kept;
@@ -142,8 +140,8 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(c
     for (int64_t r = 0; r < lanes; ++r) {
       Lanes<16>::Floats parts[kTile] = {};
       for (int64_t h = 0; h < H; h += 16) {
-        const Sixteen column = *(const Sixteen*)(own + r * H + h);
-        for (int i = 0; i < kTile; ++i) parts[i] += column * *(const Sixteen*)(rows[i] + h);
+        const Wide column = *(const Wide*)(own + r * H + h);
+        for (int i = 0; i < kTile; ++i) parts[i] += column * *(const Wide*)(rows[i] + h);
       }
       Eight scores = Fold(parts);
       if (a.soft_cap != 0) Cap<8>(scores, a.soft_cap);
@@ -160,9 +158,9 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(c
       total[r] = total[r] * decay + weights;
       float* sum = out + r * H;
       for (int64_t h = 0; h < H; h += 16) {
-        Sixteen part = *(const Sixteen*)(sum + h) * decay[0];
-        for (int i = 0; i < kTile; ++i) part += weights[i] * *(const Sixteen*)(rows[i] + a.padded + h);
-        *(Sixteen*)(sum + h) = part;
+        Wide part = *(const Wide*)(sum + h) * decay[0];
+        for (int i = 0; i < kTile; ++i) part += weights[i] * *(const Wide*)(rows[i] + a.padded + h);
+        *(Wide*)(sum + h) = part;
       }
     }
     key += count;

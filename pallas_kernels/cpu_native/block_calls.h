@@ -122,7 +122,7 @@ inline xla::ffi::Error BlockError() {
 inline xla::ffi::Error MlpCall(xla::ffi::ThreadPool pool, xla::ffi::BufferR2<xla::ffi::F32> x,
                                xla::ffi::RemainingArgs args, xla::ffi::Result<xla::ffi::BufferR2<xla::ffi::F32>> out,
                                float eps, float added, bool is_centered, float factor, int64_t width, int64_t activation,
-                               bool is_gated, int64_t up_bits, int64_t down_bits) {
+                               bool is_gated, int64_t up_bits, int64_t down_bits, bool only_avx2) {
   if (!IsSupported()) return Unsupported();
   Arguments arguments(args);
   MlpBlock block{EndsOf(arguments, x, out->typed_data(), eps, added, is_centered, factor)};
@@ -130,6 +130,7 @@ inline xla::ffi::Error MlpCall(xla::ffi::ThreadPool pool, xla::ffi::BufferR2<xla
   block.down = arguments.MatrixOf(width, block.ends.size, down_bits);
   block.activation = static_cast<Activation>(activation);
   block.is_gated = is_gated;
+  block.only_avx2 = only_avx2;
   if (!arguments.AreRight()) return BlockError();
   ComputeMlp(pool, block);
   return xla::ffi::Error::Success();
@@ -142,7 +143,7 @@ inline xla::ffi::Error AttentionCall(xla::ffi::ThreadPool pool, xla::ffi::Buffer
                                      bool is_centered, float factor, int64_t heads, int64_t head_size, int64_t pairs,
                                      int64_t head_norm, float head_eps, float head_added, bool is_head_centered,
                                      bool is_interleaved, bool has_gate, float scale, int64_t window, float soft_cap,
-                                     int64_t qkv_bits, int64_t output_bits) {
+                                     int64_t qkv_bits, int64_t output_bits, bool only_avx2) {
   if (!IsSupported()) return Unsupported();
   if (written->typed_data() != pages.typed_data()) return xla::ffi::Error::Internal("the cache was copied");
   Arguments arguments(args);
@@ -187,6 +188,7 @@ inline xla::ffi::Error AttentionCall(xla::ffi::ThreadPool pool, xla::ffi::Buffer
   a.pages = block.pages;
   a.window = window;
   a.soft_cap = soft_cap;
+  a.only_avx2 = only_avx2;
   ComputeAttention(pool, block);
   return xla::ffi::Error::Success();
 }

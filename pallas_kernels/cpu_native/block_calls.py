@@ -95,12 +95,20 @@ class BlockEnds:
 
 
 def mlp_block(
-    ends: BlockEnds, up: BlockMatrix, down: BlockMatrix, *, width: int, activation: BlockActivation, is_gated: bool
+    ends: BlockEnds,
+    up: BlockMatrix,
+    down: BlockMatrix,
+    *,
+    width: int,
+    activation: BlockActivation,
+    is_gated: bool,
+    only_avx2: bool = False,
 ) -> jax.Array:
     """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x))).
 
     Args:
         up: the gate's outputs first, if there is one. width: F, inputs of `down`.
+        only_avx2: as of `rows_times_bfloat16`, of the products.
 
     Returns:
         f32[T, D].
@@ -116,6 +124,7 @@ def mlp_block(
         is_gated=is_gated,
         up_bits=np.int64(up.bits),
         down_bits=np.int64(down.bits),
+        only_avx2=only_avx2,
     )
     return out
 
@@ -185,13 +194,20 @@ class BlockPages:
 
 
 def attention_block(
-    ends: BlockEnds, qkv: BlockMatrix, output: BlockMatrix, heads: BlockHeads, cache: BlockPages
+    ends: BlockEnds,
+    qkv: BlockMatrix,
+    output: BlockMatrix,
+    heads: BlockHeads,
+    cache: BlockPages,
+    *,
+    only_avx2: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Attention with the projections around it, and the write of keys and values before it; rows of page 0 are not
     written.
 
     Args:
         qkv: outputs [K, slots, H]: of each kv head its queries, its key, its value, its gates.
+        only_avx2: as of `rows_times_bfloat16`, of the products and of attention.
 
     Returns:
         f32[T, D], and the cache.
@@ -200,8 +216,8 @@ def attention_block(
     call = jax.ffi.ffi_call(ATTENTION_BLOCK, results, input_output_aliases={1: 1})
     norms = (*heads.query_norm.arrays, *heads.key_norm.arrays)
     arrays = (*ends.arrays, *qkv.arrays, *output.arrays, *norms, heads.cos, heads.sin, *cache.arrays)
-    bits = {"qkv_bits": np.int64(qkv.bits), "output_bits": np.int64(output.bits)}
-    out, pages = call(ends.x, cache.pages, *_present(arrays), **ends.attributes, **heads.attributes, **bits)
+    own = {"qkv_bits": np.int64(qkv.bits), "output_bits": np.int64(output.bits), "only_avx2": only_avx2}
+    out, pages = call(ends.x, cache.pages, *_present(arrays), **ends.attributes, **heads.attributes, **own)
     return out, pages
 
 

@@ -95,6 +95,7 @@ def paged_attention(
     *,
     window: int | None,
     soft_cap: float | None,
+    only_avx2: bool = False,
 ) -> jax.Array:
     """Attention of a step's tokens.
 
@@ -102,6 +103,7 @@ def paged_attention(
         q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
         query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
         sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
+        only_avx2: as of `rows_times_bfloat16`.
 
     Returns:
         f32[T, N, H]; 0 for rows of padding.
@@ -110,7 +112,7 @@ def paged_attention(
     of_heads = jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     call = jax.ffi.ffi_call(ATTENTION, out)
     attributes = {"window": np.int64(window or 0), "soft_cap": np.float32(soft_cap or 0.0)}
-    return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes)
+    return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes, only_avx2=only_avx2)
 
 
 def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:

@@ -17,7 +17,6 @@ struct DenseProduct {
   int64_t rows, inputs, outputs;
 };
 
-typedef float Wide __attribute__((vector_size(64), aligned(4)));  // numbers of a row, anywhere
 typedef Lanes<16>::Floats Sums;
 
 constexpr int64_t kStrip = 64;   // outputs that a thread takes at a time
@@ -82,8 +81,9 @@ __attribute__((target("arch=x86-64-v3"))) inline void DenseNarrow(const DensePro
   DenseStrip<4, 1>(p, output, stop);
 }
 
-inline void MultiplyDense(xla::ffi::ThreadPool pool, const DenseProduct& p) {
-  const bool is_wide = __builtin_cpu_supports("x86-64-v4");
+// Args: only_avx2: as on a CPU that has no more.
+inline void MultiplyDense(xla::ffi::ThreadPool pool, const DenseProduct& p, bool only_avx2) {
+  const bool is_wide = __builtin_cpu_supports("x86-64-v4") && !only_avx2;
   Run(pool, {(p.outputs + kStrip - 1) / kStrip, [&](int64_t strip) {
                (is_wide ? DenseWide : DenseNarrow)(p, strip * kStrip, std::min(p.outputs, (strip + 1) * kStrip));
              }});

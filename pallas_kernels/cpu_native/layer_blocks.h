@@ -23,14 +23,15 @@ struct Matrix {
   int64_t size() const { return inputs * outputs; }
 };
 
-inline void Multiply(xla::ffi::ThreadPool pool, const Matrix& m, const float* x, float* y, int64_t rows) {
+// Args: only_avx2: as on a CPU that has no more.
+inline void Multiply(xla::ffi::ThreadPool pool, const Matrix& m, const float* x, float* y, int64_t rows, bool only_avx2) {
   if (m.kind == MatrixKind::kFloat32)
-    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, rows, m.inputs, m.outputs});
+    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, rows, m.inputs, m.outputs}, only_avx2);
   else if (m.kind == MatrixKind::kBfloat16)
-    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}}, false);
+    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}}, only_avx2);
   else
     MultiplyInt8(pool, {x, static_cast<const int8_t*>(m.values), m.scales, m.zeros, y, rows, m.inputs, m.outputs}, m.bits,
-                 false);
+                 only_avx2);
   for (int64_t t = 0; m.bias && t < rows; ++t) AddBias(m.bias, y + t * m.outputs, m.outputs);
 }
 
@@ -89,7 +90,7 @@ struct MlpBlock {
   Ends ends;
   Matrix up, down;  // up: the gate's outputs first, if there is one
   Activation activation;
-  bool is_gated;
+  bool is_gated, only_avx2;
 };
 
 inline void ComputeMlp(xla::ffi::ThreadPool pool, const MlpBlock& b) {
@@ -99,12 +100,12 @@ inline void ComputeMlp(xla::ffi::ThreadPool pool, const MlpBlock& b) {
   Arena arena(rows * (size + outputs + F));
   const float* normed = b.ends.Normed(pool, arena.Take(rows * size));
   float *wide = arena.Take(rows * outputs), *between = arena.Take(rows * F);
-  Multiply(pool, b.up, normed, wide, rows);
+  Multiply(pool, b.up, normed, wide, rows, b.only_avx2);
   EachRow(pool, rows, 4 * outputs, [&](int64_t t) {
     const float* row = wide + t * outputs;
     ActivateRow(b.activation, row, b.is_gated ? row + F : nullptr, between + t * F, F);
   });
-  Multiply(pool, b.down, between, b.ends.out, rows);
+  Multiply(pool, b.down, between, b.ends.out, rows, b.only_avx2);
   b.ends.Finish(pool);
 }
 
@@ -187,7 +188,7 @@ inline void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b)
   Arena arena(rows * (size + outputs + 2 * heads));
   const float* normed = b.ends.Normed(pool, arena.Take(rows * size));
   float *qkv = arena.Take(rows * outputs), *q = arena.Take(rows * heads), *out = arena.Take(rows * heads);
-  Multiply(pool, b.qkv, normed, qkv, rows);
+  Multiply(pool, b.qkv, normed, qkv, rows, a.only_avx2);
   EachRow(pool, rows, 4 * outputs, [&](int64_t t) { PlaceHeads(b, t, qkv + t * outputs, q + t * heads); });
   a.q = q;
   a.out = out;
@@ -196,7 +197,7 @@ inline void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b)
     for (int64_t t = 0; t < rows; ++t)
       for (int64_t k = 0; k < a.K; ++k)
         GateRow(qkv + t * outputs + (k * (2 * G + 2) + G + 2) * a.H, out + t * heads + k * G * a.H, G * a.H);
-  Multiply(pool, b.output, out, b.ends.out, rows);
+  Multiply(pool, b.output, out, b.ends.out, rows, a.only_avx2);
   b.ends.Finish(pool);
 }
 

@@ -73,7 +73,8 @@ ffi::Error CacheWrite(ffi::BufferR4<ffi::F32> pages, ffi::BufferR3<ffi::F32> row
 ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::BufferR4<ffi::F32> pages,
                            ffi::BufferR1<ffi::S32> query_start, ffi::BufferR1<ffi::S32> kv_len,
                            ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::F32> sinks,
-                           ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap) {
+                           ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap,
+                           bool only_avx2) {
   if (!IsSupported()) return Unsupported();
   Attention a;
   a.q = q.typed_data();
@@ -93,6 +94,7 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::
   a.width = table.dimensions()[1];
   a.window = window;
   a.soft_cap = soft_cap;
+  a.only_avx2 = only_avx2;
   if (a.N % a.K || a.H > a.padded) return ffi::Error::InvalidArgument("queries and pages do not fit together");
   AttendAll(pool, a);
   return ffi::Error::Success();
@@ -159,7 +161,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioPagedAttention, palladio::PagedAttention,
                                   .Arg<ffi::BufferR1<ffi::F32>>()
                                   .Ret<ffi::BufferR3<ffi::F32>>()
                                   .Attr<int64_t>("window")
-                                  .Attr<float>("soft_cap"));
+                                  .Attr<float>("soft_cap")
+                                  .Attr<bool>("only_avx2"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioCacheWrite, palladio::CacheWrite,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::BufferR4<ffi::F32>>()
@@ -181,7 +184,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioMlpBlock, palladio::MlpCall,
                                   .Attr<int64_t>("activation")
                                   .Attr<bool>("is_gated")
                                   .Attr<int64_t>("up_bits")
-                                  .Attr<int64_t>("down_bits"));
+                                  .Attr<int64_t>("down_bits")
+                                  .Attr<bool>("only_avx2"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioAttentionBlock, palladio::AttentionCall,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -207,4 +211,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioAttentionBlock, palladio::AttentionCall,
                                   .Attr<int64_t>("window")
                                   .Attr<float>("soft_cap")
                                   .Attr<int64_t>("qkv_bits")
-                                  .Attr<int64_t>("output_bits"));
+                                  .Attr<int64_t>("output_bits")
+                                  .Attr<bool>("only_avx2"));

@@ -119,6 +119,20 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
+        "the first row of a block of a prompt's attention is zero on a CPU without AVX-512",
+        "pallas_kernels/cpu_native/attention_blocks.h",
+        "AttendRows<8, 1>(a, rows, memory);",
+        "AttendRows<8, 1>(a, rows, memory), a.out[PlaceOf(a, rows, 0)] = 0;",
+        _ATTENTION,
+    ),
+    Fault(
+        "products of float32 leave out the last output on a CPU without AVX-512",
+        "pallas_kernels/cpu_native/dense.h",
+        "DenseStrip<4, 1>(p, output, stop);",
+        "DenseStrip<4, 1>(p, output, stop), p.y[stop - 1] = 0;",
+        _BLOCKS,
+    ),
+    Fault(
         "a window's first key is one too early",
         "pallas_kernels/cpu_native/attention.h",
         "std::max<int64_t>(0, last - a.window)",

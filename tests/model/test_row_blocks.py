@@ -1,6 +1,7 @@
 """Half a layer in one call of our C++: the numbers of the modules, for every kind of layer, and when it is not used."""
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from palladio.default_model import default_model_path
 from palladio.model import decoder, row_blocks
 from palladio.model.moe import SparseMLP
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.cpu_native import calls, library
+from palladio.pallas_kernels.cpu_native import block_calls, calls, library
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from tests import compile_cache
@@ -71,9 +72,15 @@ def compare(path: Path, num_decodes: int, **options) -> None:
     np.testing.assert_allclose(native[real], xla[real], atol=1e-5 * np.abs(xla[real]).max())
 
 
+@pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
 @pytest.mark.parametrize("family", BOTH)
-def test_blocks_have_the_numbers_of_the_modules(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_have_the_numbers_of_the_modules(
+    family: str, only_avx2: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = Calls(monkeypatch)
+    for name in ("attention_block", "mlp_block"):
+        call = functools.partial(getattr(block_calls, name), only_avx2=only_avx2)
+        monkeypatch.setattr(row_blocks, name, call)
     compare(make_checkpoint(tmp_path, family), 0)
     assert made.asked == made.done > 0
 

@@ -19,6 +19,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import calls, library
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
+from palladio.pallas_kernels.ragged_paged_attention import cpu_native as attention_backend
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
@@ -177,8 +178,14 @@ def test_rows_that_are_not_finite_are_nan_and_others_are_not(only_avx2: bool) ->
 WIDE = [case for case in CASES if case.kv_dtype == "float32"]
 
 
+@pytest.fixture(params=[False, True], ids=["best", "avx2"])
+def _both_kinds_of_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = functools.partial(calls.paged_attention, only_avx2=request.param)
+    monkeypatch.setattr(attention_backend, "paged_attention", attention)
+
+
 @needs_compiler
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_attention(case: Case) -> None:
     data = make(case)
@@ -188,18 +195,19 @@ def test_attention(case: Case) -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
 @pytest.mark.parametrize("traits", [{}, {"window": 1100, "sinks": True, "soft_cap": 5.0}], ids=["plain", "all traits"])
-def test_long_requests_are_cut_into_spans(traits: dict[str, Any]) -> None:
+@pytest.mark.parametrize("num_heads", [20, 3], ids=["many of a kv head", "few"])
+def test_long_requests_are_cut_into_spans(num_heads: int, traits: dict[str, Any]) -> None:
     lengths = ((2100, 1), (1023, 1), (1024, 1))
-    case = Case("spans", lengths, "decode", num_heads=20, num_kv_heads=1, table_width=140, **traits)
+    case = Case("spans", lengths, "decode", num_heads=num_heads, num_kv_heads=1, table_width=140, **traits)
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     np.testing.assert_allclose(out[: len(data.expected)], data.expected, atol=3e-6, rtol=1e-5)
 
 
 @needs_compiler
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
 @pytest.mark.parametrize("window", [None, 100])
 def test_chunks_of_a_prompt_change_no_bit_of_its_attention(window: int | None) -> None:
     whole = Case("whole", ((0, 300),), num_heads=6, window=window)
