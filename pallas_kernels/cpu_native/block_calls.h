@@ -106,15 +106,6 @@ inline Ends EndsOf(Arguments& arguments, xla::ffi::BufferR2<xla::ffi::F32> x, fl
   return ends;
 }
 
-inline bool IsSupported() {
-  __builtin_cpu_init();  // some compilers leave it to the first caller
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-inline xla::ffi::Error Unsupported() {
-  return xla::ffi::Error(xla::ffi::ErrorCode::kUnimplemented, "this CPU has no AVX2");
-}
-
 inline xla::ffi::Error BlockError() {
   return xla::ffi::Error::InvalidArgument("the arguments of a block do not fit together");
 }
@@ -123,7 +114,6 @@ inline xla::ffi::Error MlpCall(xla::ffi::ThreadPool pool, xla::ffi::BufferR2<xla
                                xla::ffi::RemainingArgs args, xla::ffi::Result<xla::ffi::BufferR2<xla::ffi::F32>> out,
                                float eps, float added, bool is_centered, float factor, int64_t width, int64_t activation,
                                bool is_gated, int64_t up_bits, int64_t down_bits, bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   Arguments arguments(args);
   MlpBlock block{EndsOf(arguments, x, out->typed_data(), eps, added, is_centered, factor)};
   block.up = arguments.MatrixOf(block.ends.size, is_gated ? 2 * width : width, up_bits);
@@ -144,7 +134,6 @@ inline xla::ffi::Error AttentionCall(xla::ffi::ThreadPool pool, xla::ffi::Buffer
                                      int64_t head_norm, float head_eps, float head_added, bool is_head_centered,
                                      bool is_interleaved, bool has_gate, float scale, int64_t window, float soft_cap,
                                      int64_t qkv_bits, int64_t output_bits, bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   if (written->typed_data() != pages.typed_data()) return xla::ffi::Error::Internal("the cache was copied");
   Arguments arguments(args);
   AttentionBlock block{EndsOf(arguments, x, out->typed_data(), eps, added, is_centered, factor)};

@@ -15,7 +15,6 @@ namespace {
 
 ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
                              ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
   if (w.dimensions()[1] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
   const auto* matrix = reinterpret_cast<const uint16_t*>(w.typed_data());
@@ -25,7 +24,6 @@ ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ff
 
 ffi::Error GroupsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::U16> w,
                                ffi::BufferR1<ffi::S32> sizes, ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[1];
   if (w.dimensions()[2] != inputs || w.dimensions()[0] != sizes.dimensions()[0])
     return ffi::Error::InvalidArgument("rows, matrices and groups do not fit together");
@@ -43,7 +41,6 @@ ffi::Error GroupsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, 
 ffi::Error RowsTimesInt8(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::S8> w,
                          ffi::BufferR1<ffi::F32> scales, ffi::BufferR1<ffi::F32> zeros,
                          ffi::Result<ffi::BufferR2<ffi::F32>> y, int64_t bits, bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
   const int64_t num_zeros = zeros.dimensions()[0];
   if (w.dimensions()[1] != inputs || scales.dimensions()[0] != outputs || (num_zeros && num_zeros != outputs))
@@ -75,7 +72,6 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::
                            ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::F32> sinks,
                            ffi::Result<ffi::BufferR3<ffi::F32>> out, int64_t window, float soft_cap,
                            bool only_avx2) {
-  if (!IsSupported()) return Unsupported();
   Attention a;
   a.q = q.typed_data();
   a.pages = pages.typed_data();
@@ -103,7 +99,6 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::
 // The largest number of each row, the first of equals, where NaN is larger than all; and whether it is a finite one.
 ffi::Error RowArgmax(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::Result<ffi::BufferR1<ffi::S32>> ids,
                      ffi::Result<ffi::BufferR1<ffi::PRED>> finite) {
-  if (!IsSupported()) return Unsupported();
   const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
   if (size == 0) return ffi::Error::InvalidArgument("rows without numbers have no largest one");
   const Team team(pool, rows * size <= kAlone ? 1 : pool.num_threads());
@@ -118,6 +113,12 @@ ffi::Error RowArgmax(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::Resul
 
 }  // namespace
 }  // namespace palladio
+
+// Whether this CPU has what all calls need; asked before the first one.
+extern "C" int PalladioIsSupported() {
+  __builtin_cpu_init();  // some compilers leave it to the first caller
+  return __builtin_cpu_supports("x86-64-v3") != 0;
+}
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowArgmax, palladio::RowArgmax,
                               ffi::Ffi::Bind()

@@ -38,7 +38,7 @@ def load(folder: Path | None) -> None:
         folder: where compiled libraries are kept; None: this one is not kept.
 
     Raises:
-        NativeError: no compiler, or none that can compile it; or the folder is open to other users.
+        NativeError: no compiler, or none that can compile it; the folder is open to other users; or the CPU is too old.
     """
     if _loaded:
         return
@@ -97,6 +97,8 @@ def _first_error(text: str) -> str:
 
 def _register(library: Path) -> None:
     loaded = ctypes.CDLL(str(library))
+    if not loaded.PalladioIsSupported():
+        raise NativeError("this CPU is below x86-64-v3 (AVX2, FMA and BMI2)")
     for call, symbol in SYMBOLS.items():
         jax.ffi.register_ffi_target(call, jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
     _loaded.append(loaded)

@@ -1,5 +1,6 @@
 """Our own C++ for CPUs: the numbers of the plain definitions, and when it is not used."""
 
+import ctypes
 import dataclasses
 import functools
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import jax
@@ -316,6 +318,18 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
         assert NarrowProducts.of(Target("cpu", kind)).native_int8_rows == 0
         assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_rows >= 1
         assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_int8_rows >= 1
+
+
+def test_on_an_older_cpu_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call would end the process there."""
+    monkeypatch.setattr(library, "_loaded", [])
+    monkeypatch.setattr(library, "_compiled", lambda compiler, folder: folder / "cpu_native.so")
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(PalladioIsSupported=lambda: False))
+    config, target = ExecutionConfig(cpu_kernels="auto", compilation_cache_dir=str(tmp_path)), Target("cpu", "avx2")
+    assert with_native_kernels(config, target) == target
+    with pytest.raises(ConfigError, match=r"--cpu-kernels native: this CPU is below x86-64-v3 .* --cpu-kernels auto"):
+        with_native_kernels(dataclasses.replace(config, cpu_kernels="native"), target)
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
