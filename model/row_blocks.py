@@ -49,7 +49,7 @@ def attention_rows(
 ) -> tuple[jax.Array, Any] | None:
     """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
     spec, step = attention.spec, by.step
-    qkv, output, ends = _matrix(attention.qkv, x), _matrix(attention.output, x), _ends(norms, factor, x, x)
+    qkv, output, ends = _matrix(attention.qkv), _matrix(attention.output), _ends(norms, factor, x, x)
     is_plain_cache = isinstance(kept, jax.Array) and kept.dtype == jnp.float32
     is_usual = attention.mesh.size == 1 and spec.query_growth is None and _has_own_means(attention)
     if qkv is None or output is None or ends is None:
@@ -87,7 +87,7 @@ def mlp_rows(
     """residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
-    up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
+    up, down, ends = _matrix(first), _matrix(mlp.down), _ends(norms, factor, x, residual)
     if up is None or down is None or ends is None or activation == "gelu":
         return None
     return mlp_block(ends, up, down, width=mlp.down.shape[0], activation=activation, is_gated=is_gated)
@@ -118,7 +118,7 @@ def _parameters(norm: Norm | HeadNorm | None) -> BlockNorm:
     return BlockNorm(norm.scale[...], None if norm.bias is None else norm.bias[...])
 
 
-def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
+def _matrix(linear: Linear) -> BlockMatrix | None:
     """None: its kind of weight is none that blocks multiply with."""
     weight: Weight = linear.kernel
     bias = None if linear.bias is None else linear.bias[...].reshape(-1)
@@ -127,7 +127,7 @@ def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
         fits = values.dtype == jnp.float32 and weight.inputs == 0 and math.prod(values.shape) <= LARGEST_DENSE
         return BlockMatrix(values.reshape(values.shape[0], -1), bias=bias) if fits else None
     flat = values.reshape(-1, values.shape[-1])
-    if isinstance(weight, Narrow) and values.dtype == jnp.bfloat16 and x.shape[0] <= weight.products.native_rows:
+    if isinstance(weight, Narrow) and values.dtype == jnp.bfloat16:
         return BlockMatrix(flat, bias=bias)
     if isinstance(weight, Scaled) and weight.multiplies_bytes:
         scales, *zeros = (factor.reshape(-1) for factor in factors)

@@ -30,8 +30,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a block adds to what it takes in, not to the residual",
         "model/row_blocks.py",
-        "_matrix(mlp.down, x), _ends(norms, factor, x, residual)",
-        "_matrix(mlp.down, x), _ends(norms, factor, x, x)",
+        "_matrix(mlp.down), _ends(norms, factor, x, residual)",
+        "_matrix(mlp.down), _ends(norms, factor, x, x)",
         _BLOCKS,
     ),
     Fault(
