@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.request import Request
@@ -42,6 +43,20 @@ def test_what_a_row_samples_after_its_request_went_on_without_it_is_not_for_it()
     request.void()
     second = plan(running, first)
     assert (first.row(0).is_void, second.row(0).is_void) == (True, False)
+
+
+def test_rows_need_masks_as_long_as_a_grammar_goes_on():
+    """Of a request whose tokens are looked at one by one in any case, too: there no column tells of the end."""
+    running = RunningRequests(2, PAGE)
+    decoding(running, "a", 9)
+    request = decoding(running, "b", 9)
+    request.constraint = Constraint(None, None, (2,), allowed=(5,))
+    first = plan(running, None)
+    second = plan(running, first)
+    request.constraint = None
+    third = plan(running, second)
+    assert [rows.is_constrained for rows in (first, second, third)] == [True, True, False]
+    assert third.starts.tolist() == [5, 5]
 
 
 @pytest.mark.parametrize("num_pages", [1, 2, 3])
