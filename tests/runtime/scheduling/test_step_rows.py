@@ -6,8 +6,10 @@ import pytest
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
+from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.step_rows import DecodeRows
+from tests.runtime.scheduling.scheduler_sim import page_groups
 
 PAGE = 4
 
@@ -112,3 +114,17 @@ def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_c
     assert (ready.tolist(), growing.tolist()) == ([True, False, False], [full.slot])
     columns.add_page(growing)
     assert columns.free_until[[fits.slot, full.slot]].tolist() == [9 * PAGE, 2 * PAGE]
+
+
+@pytest.mark.parametrize("windows", [(), ((8, 1),)])
+def test_pages_that_are_missing_do_not_go_unnoticed(windows: tuple[tuple[int, int], ...]):
+    running, groups = RunningRequests(3, PAGE), page_groups(PAGE, windows, keeps_all=True)
+    cache = CacheManager(1 + 2 * groups.num_tables, groups)
+    for name in "abc":
+        request = Request.of(GenerationRequest(name, [1], SamplingParams(max_tokens=40, seed=0), (), 0.0))
+        running.add(request)
+        cache.admit(request, cache.find_prefix(request))
+    cache.add_pages(running.columns, running.slots[:2])
+    assert [len(request.pages) for request in running] == [1, 1, 0]
+    with pytest.raises(AssertionError, match="too few pages"):
+        cache.add_pages(running.columns, running.slots[2:])
