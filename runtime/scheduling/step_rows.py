@@ -95,7 +95,7 @@ class DecodeRows:
         """The same, of a token each and no draft.
 
         Args:
-            before: rows that were planned so. Those of the same requests differ in where they start alone, and in
+            before: rows that were planned so. Those of the same requests differ in where they start, and in
                 whether a grammar goes on.
             has_drafts: as the attribute.
         """
