@@ -88,7 +88,7 @@ class Database(Protocol):
         """For work that is of no use without it, before it begins: could it be used a moment ago? Costs nothing.
 
         Raises:
-            HttpError: it could not.
+            HttpError: it could not; that is counted.
         """
         ...
 

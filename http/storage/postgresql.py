@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import psycopg
 
 from palladio.http.storage.database import Connection, Cursor, outlasting
+from palladio.http.storage.disk_errors import code_of
 from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
 from palladio.http.storage.postgresql_locks import Locks
 from palladio.http.storage.postgresql_schema import of_postgresql
@@ -135,10 +136,11 @@ class PostgresqlDatabase:
 
     def check(self) -> None:
         trouble = self._heartbeat.trouble
-        if isinstance(trouble, CHANGED):
-            raise HttpError(TABLES_GONE)
-        if trouble is not None or time.monotonic() < self._quiet_until:
-            raise HttpError(DATABASE_AWAY)
+        if trouble is None and time.monotonic() >= self._quiet_until:
+            return
+        error = HttpError(TABLES_GONE if isinstance(trouble, CHANGED) else DATABASE_AWAY)
+        self.note_failure(code_of(error))
+        raise error
 
     def note_failure(self, code: str) -> None:
         self.failures[code] += 1

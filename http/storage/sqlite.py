@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from palladio.http.storage.database import Connection, outlasting
+from palladio.http.storage.disk_errors import code_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 T = TypeVar("T")
@@ -90,7 +91,9 @@ class SqliteDatabase:
 
     def check(self) -> None:
         if self._gone is not None:
-            raise HttpError(STORAGE_GONE)
+            error = HttpError(STORAGE_GONE)
+            self.note_failure(code_of(error))
+            raise error
 
     def note_failure(self, code: str) -> None:
         self.failures[code] += 1

@@ -242,13 +242,13 @@ class CacheManager:
         """Gives each of these requests a page more of each table. There are enough."""
         requests: list[Request] = columns.requests[slots].tolist()
         if self.groups.windows or not self.groups.keeps_all:
-            for request in requests:
-                self.grow(request, len(request.pages) * self.page_size + 1)
-        elif len(slots) <= self.allocator.num_free or self._make_room(len(slots)):
+            has_room = all(self.grow(request, len(request.pages) * self.page_size + 1) for request in requests)
+        elif has_room := len(slots) <= self.allocator.num_free or self._make_room(len(slots)):
             for request, page in zip(requests, self.allocator.allocate(len(slots)), strict=True):
                 self._table_updates.append((request.slot, len(request.pages), page))
                 request.pages.append(page)
             columns.add_page(slots)
+        assert has_room, "there are too few pages"
 
     def slide(self, running: Iterable[Request]) -> None:
         """Takes pages of windowed groups that no token sees from here on; between two steps of all ranks, see above."""

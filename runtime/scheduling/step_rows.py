@@ -95,13 +95,14 @@ class DecodeRows:
         """The same, of a token each and no draft.
 
         Args:
-            before: rows that were planned so. Those of the same requests differ in where they start alone.
+            before: rows that were planned so. Those of the same requests differ in where they start, and in
+                whether a grammar goes on.
             has_drafts: as the attribute.
         """
         is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
-        if before is not None and is_same and not has_drafts:
+        if before is not None and is_same and not before.is_constrained and not has_drafts:
             same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
-            return cls(columns, slots, before.requests, columns.plan_again(slots), *same, before.is_constrained)
+            return cls(columns, slots, before.requests, columns.plan_again(slots), *same, is_constrained=False)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
 

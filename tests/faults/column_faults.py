@@ -66,6 +66,13 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         ROWS,
     ),
     Fault(
+        "a step has no masks though a grammar goes on",
+        "runtime/scheduling/step_rows.py",
+        "is_same and not before.is_constrained and not has_drafts",
+        "is_same and not has_drafts",
+        ROWS,
+    ),
+    Fault(
         "steps of several tokens use up room for one",
         _COLUMNS,
         "        self._num_roomy_steps = 0\n        self.unread",

@@ -105,6 +105,9 @@ async def test_files_that_are_gone_are_noticed_and_nothing_is_lost(
             await database.run(add(9))
         assert (error.value.body.status, error.value.body.code) == (503, "storage_gone")
         assert str(tmp_path) not in error.value.body.message  # a client's
+    with pytest.raises(HttpError, match="were deleted or replaced"):
+        database.check()
+    assert database.failures == {"storage_gone": 1}
     assert there == (path.read_bytes() if path.exists() else None)
     (told,) = [message for message in caplog.messages if "was deleted or replaced while the server ran" in message]
     (saved,) = tmp_path.glob("a.db.saved-*")

@@ -216,6 +216,7 @@ async def test_while_the_database_is_away_a_503_comes_at_once_and_then_all_goes_
         assert error.value.body.headers["Retry-After"]
     with pytest.raises(HttpError, match="cannot be reached"):
         database.check()
+    assert database.failures == {"database_unavailable": 1}
     assert len([text for text in caplog.messages if "cannot be used" in text]) == 1
     server.start()
     async with asyncio.timeout(20):

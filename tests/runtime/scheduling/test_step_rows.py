@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
+from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.step_rows import DecodeRows
+from tests.runtime.scheduling.scheduler_sim import page_groups
 
 PAGE = 4
 
@@ -42,6 +45,20 @@ def test_what_a_row_samples_after_its_request_went_on_without_it_is_not_for_it()
     request.void()
     second = plan(running, first)
     assert (first.row(0).is_void, second.row(0).is_void) == (True, False)
+
+
+def test_rows_need_masks_as_long_as_a_grammar_goes_on():
+    """Of a request whose tokens are looked at one by one in any case, too: there no column tells of the end."""
+    running = RunningRequests(2, PAGE)
+    decoding(running, "a", 9)
+    request = decoding(running, "b", 9)
+    request.constraint = Constraint(None, None, (2,), allowed=(5,))
+    first = plan(running, None)
+    second = plan(running, first)
+    request.constraint = None
+    third = plan(running, second)
+    assert [rows.is_constrained for rows in (first, second, third)] == [True, True, False]
+    assert third.starts.tolist() == [5, 5]
 
 
 @pytest.mark.parametrize("num_pages", [1, 2, 3])
@@ -97,3 +114,17 @@ def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_c
     assert (ready.tolist(), growing.tolist()) == ([True, False, False], [full.slot])
     columns.add_page(growing)
     assert columns.free_until[[fits.slot, full.slot]].tolist() == [9 * PAGE, 2 * PAGE]
+
+
+@pytest.mark.parametrize("windows", [(), ((8, 1),)])
+def test_pages_that_are_missing_do_not_go_unnoticed(windows: tuple[tuple[int, int], ...]):
+    running, groups = RunningRequests(3, PAGE), page_groups(PAGE, windows, keeps_all=True)
+    cache = CacheManager(1 + 2 * groups.num_tables, groups)
+    for name in "abc":
+        request = Request.of(GenerationRequest(name, [1], SamplingParams(max_tokens=40, seed=0), (), 0.0))
+        running.add(request)
+        cache.admit(request, cache.find_prefix(request))
+    cache.add_pages(running.columns, running.slots[:2])
+    assert [len(request.pages) for request in running] == [1, 1, 0]
+    with pytest.raises(AssertionError, match="too few pages"):
+        cache.add_pages(running.columns, running.slots[2:])
