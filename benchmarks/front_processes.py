@@ -115,8 +115,7 @@ class FrontServer:
         self._process = subprocess.Popen([sys.executable, __file__, *words], env=environment)
 
     def cpu_seconds(self) -> CpuSeconds:
-        pids = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        pids += [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
+        pids = [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
         times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
         engine = sum(times.pop(pid)[0] for pid in list(times) if "engine_main" in _command(pid))
         fronts, kernel = (sum(of_all) for of_all in zip(*times.values(), strict=True))

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.venv-aot python benchmarks/step_cycles.py --target tpu-v6e --layers 3 --prefill 2048
     … --option xla_tpu_scoped_vmem_limit_kib=49152          # an option of XLA's beside the engine's own
-    … --kernel rotate_heads                                 # and the bundles of a kernel, by its final schedule
+    … --layers 1 --kernel rotate_heads    # and the bundles of a kernel, by its final schedule: minutes more
 
 "P" marks products, and what is fused with them. XLA has no estimate of kernels: they are listed without one.
 """

@@ -65,9 +65,9 @@ class HttpConfig:
             them; the answer lists them in the field warnings. refuse: a 400.
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
-        file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. One
-            server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in XDG_DATA_HOME/palladio,
-            else in ~/.local/share/palladio; with port 0, a temporary directory.
+        file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. Without
+            --database-url, one server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in
+            XDG_DATA_HOME/palladio, else in ~/.local/share/palladio; with port 0, a temporary directory.
         database_url: PostgreSQL database for the records of files, batches and stored responses, as
             postgresql://USER:PASSWORD@HOST/DATABASE, for many servers on many hosts. --file-storage-path must then be a
             directory that all of them see, unless --blob-store is given. Needs the extra `postgres`.

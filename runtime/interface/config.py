@@ -316,13 +316,8 @@ class EngineConfig:
                 raise ConfigError(f"--deterministic runs all steps in one shape: leave {flag} out")
             if self.source.is_embedding and is_given:
                 raise ConfigError(f"--is-embedding has no decode steps: leave {flag} out")
-        if execution.deterministic and (
-            execution.cpu_kernels == "native" or execution.attention_backend == "cpu_native"
-        ):
-            flag = "--cpu-kernels native" if execution.cpu_kernels == "native" else "--attention-backend cpu_native"
-            raise ConfigError(
-                f"{flag} rounds a token alone and in a chunk differently: leave --deterministic or it out"
-            )
+        if execution.deterministic:
+            self._check_cpu_kernels()
         if self.source.enable_input_embeds and self.source.is_embedding:
             raise ConfigError("--is-embedding generates no text: leave --enable-input-embeds out")
         if not 0.0 <= scheduler.background_slowdown < float("inf"):
@@ -361,6 +356,14 @@ class EngineConfig:
             raise ConfigError("--kv-events-config tells of the prefix cache: leave --disable-radix-cache out")
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir has programs for one host: leave it out with --nnodes")
+
+    def _check_cpu_kernels(self) -> None:
+        kernels, backend = self.execution.cpu_kernels, self.execution.attention_backend
+        if kernels == "native" or backend == "cpu_native":
+            flag = "--cpu-kernels native" if kernels == "native" else "--attention-backend cpu_native"
+            raise ConfigError(
+                f"{flag} rounds a token alone and in a chunk differently: leave --deterministic or it out"
+            )
 
     def _check_ranks(self) -> None:
         num_ranks, max_running = self.parallel.dp_size, self.scheduler.max_running_requests

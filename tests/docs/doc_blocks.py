@@ -38,6 +38,7 @@ NOT_RUN = {
     r"aws s3api": "asks a cloud: tests/http/storage/test_blob_bucket.py reads the rule",
     r"serve run": "needs Ray: tests/integration/test_ray_serve.py runs it",
     r"export RAY_SERVE_": "needs Ray: scripts/ray takes these lines from the page",
+    r"palladio (serve|migrate-storage) .*--database-url": "needs PostgreSQL: `make postgres` runs both",
     r"palladio tune$": "writes into the installed package; the same command runs with --output",
 }
 

@@ -44,6 +44,7 @@ COUNTS = {
     NOT_RUN[r"serve run"]: 1,
     NOT_RUN[r"aws s3api"]: 1,
     NOT_RUN[r"export RAY_SERVE_"]: 3,
+    NOT_RUN[r"palladio (serve|migrate-storage) .*--database-url"]: 2,
 }
 SMALL = ["--max-total-tokens", "2048", "--max-running-requests", "8", "--chunked-prefill-size", "64"]
 
