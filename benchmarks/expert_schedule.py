@@ -10,10 +10,8 @@ and their scales takes at the chip's bandwidth.
 """
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from kernel_matrix import CHIPS
+from report import write_rows
 from tpu_dump import dump_to, read_schedule
 from tpu_schedule import BANDWIDTH_GBS, CLOCK_GHZ
 
@@ -80,9 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dump_to(Path(folder))
         row = compile_product(args.chip, args.rows, Path(folder))
     print(row, flush=True)
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": [row]}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_rows([row], args.json)
     return 0
 
 

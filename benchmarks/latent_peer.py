@@ -10,11 +10,9 @@ divided by the requests. "transposed": a cache that lies with tokens along the l
 """
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from kernel_matrix import CHIPS
+from report import write_rows
 from tpu_dump import dump_to, read_schedule, spill_slots
 
 L, R = 512, 64
@@ -119,9 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         for row in case:
                             rows.append(row)
                             print(row, flush=True)
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_rows(rows, args.json)
     return 0
 
 

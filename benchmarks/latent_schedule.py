@@ -10,11 +10,9 @@ the cycles that copying a block's rows takes at the chip's bandwidth, and those 
 """
 
 import argparse
-import json
 import math
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import jax.numpy as jnp
 from hlo_facts import Facts
 from jax.sharding import NamedSharding, PartitionSpec
 from kernel_matrix import CHIPS, NUM_PAGES, TABLE_WIDTH
+from report import write_rows
 from tpu_dump import dump_to, read_schedule, spill_slots
 from tpu_schedule import BANDWIDTH_GBS, CLOCK_GHZ
 
@@ -120,9 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for heads in args.heads:
                     rows.append(compile_layer(chip, kind, heads, args.page_size, Path(folder)))
                     print(rows[-1], flush=True)
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_rows(rows, args.json)
     return 1 if any(row["wrong"] for row in rows) else 0
 
 

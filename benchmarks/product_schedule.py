@@ -13,11 +13,9 @@ clone; nothing of vLLM is imported, and nothing of the clone is copied.
 
 import argparse
 import functools
-import json
 import logging
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +28,7 @@ from hlo_facts import Facts
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from kernel_matrix import CHIPS
+from report import write_rows
 from tpu_dump import dump_to, read_schedule
 from tpu_schedule import BANDWIDTH_GBS, CLOCK_GHZ
 
@@ -191,9 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     except Exception as refusal:  # noqa: BLE001  # of kernels that are not ours: whatever it says
                         rows.append({"chip": chip, "rows": num_rows, "wrong": str(refusal).strip()[:300]})
                     print(rows[-1], flush=True)
-    if args.json:
-        report = {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_rows(rows, args.json)
     return 0
 
 

@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ def write(figures: Mapping[str, Any], out: Path | None) -> None:
         draft = out.with_name(f"{out.name}.part")
         draft.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         draft.replace(out)
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], out: Path | None) -> None:
+    """Rows of a table, with the command line that made them and its date."""
+    write({"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": " ".join(sys.argv), "rows": rows}, out)
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:

@@ -81,18 +81,27 @@ async def test_servers_share_the_lines_and_one_writes_the_files(
                 await asyncio.sleep(0.02)
 
 
+async def begin_and_die(first: Server, heir: FakeEngine) -> str:
+    """A server of a batch of 200 lines dies amid them, and only then is the engine of its heir ready.
+
+    Returns:
+        The batch.
+    """
+    heir.state = "restarting"
+    await first.worker.start()
+    batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
+    await first.wait_for(batch_id, lambda batch: batch.completed > 0)
+    kill(first)
+    heir.state = "ready"
+    return batch_id
+
+
 async def test_lines_of_a_server_that_dies_are_answered_by_another_one_after_its_lease(
     tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
 ) -> None:
-    dead, heir = slow_engine(tokenizer), slow_engine(tokenizer)
+    heir = slow_engine(tokenizer)
     async with serving(tmp_path, heir, None, shared) as second:
-        heir.state = "restarting"  # for now
-        first = Server(tmp_path, dead, None, shared)
-        await first.worker.start()
-        batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
-        await first.wait_for(batch_id, lambda batch: batch.completed > 0)
-        kill(first)
-        heir.state = "ready"
+        batch_id = await begin_and_die(Server(tmp_path, slow_engine(tokenizer), None, shared), heir)
         batch = await second.ended(batch_id)
         assert (batch.status, batch.completed) == ("completed", 200)
         found = [one["custom_id"] for one in second.results(batch.output_file_id)]
@@ -102,15 +111,10 @@ async def test_lines_of_a_server_that_dies_are_answered_by_another_one_after_its
 async def test_an_heir_that_signs_a_dead_server_off_has_its_lines_at_once(
     tmp_path: Path, tokenizer: Tokenizer, long_lease: OpenStorage
 ) -> None:
-    dead, heir = slow_engine(tokenizer), slow_engine(tokenizer)
+    heir = slow_engine(tokenizer)
     async with serving(tmp_path, heir, None, long_lease) as second:
-        heir.state = "restarting"  # for now
-        first = Server(tmp_path, dead, None, long_lease)
-        await first.worker.start()
-        batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
-        await first.wait_for(batch_id, lambda batch: batch.completed > 0)
-        kill(first)
-        heir.state = "ready"
+        first = Server(tmp_path, slow_engine(tokenizer), None, long_lease)
+        batch_id = await begin_and_die(first, heir)
         await second.storage.database.sign_off([first.storage.database.server])
         batch = await second.ended(batch_id)
         assert (batch.status, batch.completed) == ("completed", 200)
