@@ -34,6 +34,7 @@ from palladio.runtime.core.sizing import (
     check_experts,
     check_states,
     compile_mode,
+    joined_passes,
 )
 from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
@@ -119,6 +120,8 @@ class EnginePlan:
         needs = needs_of(config, device.platform, limits, shape, weights)
         memory = device_memory(list(mesh.local_devices), needs)
         limits, shape = with_states(config, model, defaults, (limits, shape), memory, needs, agree)
+        passes = joined_passes(config, defaults, needs.weights)
+        limits, shape = (dataclasses.replace(sizes, joined_passes=passes) for sizes in (limits, shape))
         buckets = limits.buckets(config, defaults)
         _tell_padding(config, buckets)
         static = StaticModel(structure, jax.ShapeDtypeStruct((model.hidden_size,), shape.dtype), shape.num_valid_tokens)
@@ -252,7 +255,7 @@ def device_shape(
         num_columns=-(-limits.context_length // cache.spec.page_size),
         vocab_size=model.vocab_size,
         num_valid_tokens=num_valid_tokens,
-        num_decode_steps=config.scheduler.num_continuous_decode_steps,
+        num_decode_steps=config.scheduler.num_decode_steps,
         checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.activations,
         cache=cache,

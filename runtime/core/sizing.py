@@ -14,6 +14,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
+MAX_SHORT_PASS_BYTES = 2**24  # 0.5 ms at 32 GB/s, which two cores read even of what is not in their caches
 LEAST_CHUNK = 64  # tokens of a rank, by default
 CompileMode = Literal["full", "background", "lazy"]
 
@@ -48,6 +49,8 @@ class PlatformDefaults:
         joined_rows: decode steps of so many rows or fewer sample in the program that computes them, unless rows need a
             mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
             that compute; an accelerator computes while the next one is started.
+        joined_passes: forward passes of one of those programs, at most, if the model's weights are few; see
+            `joined_passes`.
         mixes: prefill steps decode as well.
         pool_per_request: tokens of pool for each running request, beside one whole context; None: a whole context
             each. A CPU's memory is the host's, so only take what is likely to be used.
@@ -65,6 +68,7 @@ class PlatformDefaults:
     min_decode: int
     has_plain_tier: bool
     joined_rows: int
+    joined_passes: int
     mixes: bool
     pool_per_request: int | None
     least_page_bytes: int
@@ -83,6 +87,7 @@ class PlatformDefaults:
                 min_decode=1,
                 has_plain_tier=False,
                 joined_rows=4,
+                joined_passes=4,
                 mixes=False,
                 pool_per_request=1024,
                 least_page_bytes=0,
@@ -97,11 +102,25 @@ class PlatformDefaults:
             min_decode=2,
             has_plain_tier=platform == "gpu",
             joined_rows=0,
+            joined_passes=1,
             mixes=True,
             pool_per_request=None,
             least_page_bytes=32 * 1024 if platform == "tpu" else 0,
             compile="full",
         )
+
+
+def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes: int) -> int:
+    """Forward passes of a decode step of few requests, at most. Several pay, and delay nobody for long, where a pass
+    is shorter than what the host does for a step. The size of the weights tells, not a measurement: what is compiled
+    depends on nothing but flags, model and platform.
+
+    Args:
+        weight_bytes: of a device: about what a pass of few tokens reads.
+    """
+    is_one = config.scheduler.num_continuous_decode_steps is None and config.parallel.dp_size == 1
+    is_plain = not config.execution.deterministic and not config.speculative.num_drafts
+    return defaults.joined_passes if is_one and is_plain and weight_bytes <= MAX_SHORT_PASS_BYTES else 1
 
 
 def compile_mode(config: EngineConfig, defaults: PlatformDefaults) -> CompileMode:
@@ -175,6 +194,7 @@ class EngineLimits:
         useful_pool_tokens: more KV cache is never, or hardly ever, used.
         is_fine: see Buckets.create.
         has_plain_tier, joined_rows, least_page_bytes: see PlatformDefaults.
+        joined_passes: see the function; 1 before the weights are known.
     """
 
     num_ranks: int
@@ -188,6 +208,7 @@ class EngineLimits:
     has_plain_tier: bool
     joined_rows: int
     least_page_bytes: int
+    joined_passes: int = 1
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig, defaults: PlatformDefaults) -> Self:
@@ -258,6 +279,8 @@ class EngineLimits:
         )
         if num_drafts:
             return buckets.with_drafts(num_drafts)
+        if self.joined_passes > 1:
+            buckets = buckets.with_several(self.joined_rows)
         if not config.source.is_embedding:
             return buckets
         return dataclasses.replace(buckets, decode=(), sample=buckets.sample[-1:])

@@ -66,6 +66,7 @@ class ForwardLayout:
         sample_sizes: of how many first rows the step hands over hidden states: the sample buckets; over B it pads.
         num_steps: forward passes; more than one only of a decode step.
         num_tables: block tables.
+        max_passes: if over 1, its joined programs make so many forward passes at most, see `decode_steps`.
     """
 
     num_requests: int
@@ -74,11 +75,14 @@ class ForwardLayout:
     sample_sizes: tuple[int, ...]
     num_steps: int = 1
     num_tables: int = 1
+    max_passes: int = 1
 
     @classmethod
-    def decode(cls, num_requests: int, page_size: int, num_steps: int = 1, num_tables: int = 1) -> Self:
-        num_updates = num_tables * num_requests * -(-num_steps // page_size)
-        return cls(num_requests, 0, num_updates, (num_requests,), num_steps, num_tables)
+    def decode(
+        cls, num_requests: int, page_size: int, num_steps: int = 1, num_tables: int = 1, max_passes: int = 1
+    ) -> Self:
+        num_updates = num_tables * num_requests * -(-max(num_steps, max_passes) // page_size)
+        return cls(num_requests, 0, num_updates, (num_requests,), num_steps, num_tables, max_passes)
 
     @classmethod
     def prefill(cls, bucket: PrefillBucket, page_size: int, sample_sizes: Sequence[int], num_tables: int = 1) -> Self:
@@ -115,11 +119,14 @@ class StepLayouts:
     prefill: Mapping[PrefillBucket, ForwardLayout]
 
     @classmethod
-    def of(cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1, num_tables: int = 1) -> Self:
-        """Args: num_decode_steps: forward passes of a decode step. num_tables: block tables."""
-        decode = {size: ForwardLayout.decode(size, page_size, num_decode_steps, num_tables) for size in buckets.decode}
+    def of(
+        cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1, num_tables: int = 1, joined_passes: int = 1
+    ) -> Self:
+        """Args: num_decode_steps, joined_passes: see DeviceShape. num_tables: block tables."""
+        sizes = (page_size, num_decode_steps, num_tables)
+        passes = {size: joined_passes if size in buckets.several else 1 for size in buckets.decode}
         return cls(
-            decode,
+            {size: ForwardLayout.decode(size, *sizes, most) for size, most in passes.items()},
             {b: ForwardLayout.prefill(b, page_size, buckets.sample, num_tables) for b in buckets.prefill},
         )
 
@@ -360,6 +367,9 @@ def read_batch(
     token_ids = token_ids.reshape(-1, token_ids.shape[-1]).T[:number]
     if output.counts is not None:
         counts = np.asarray(output.counts)[:number].astype(np.int64)
+        most = int(counts.max())
+        token_ids = token_ids[:, :most]
+        counts = None if np.count_nonzero(counts == most) == number else counts
     read = SampledRows(token_ids, counts, {})
     alone = _looked_at(batch, read, output)
     for i, found in with_scores:

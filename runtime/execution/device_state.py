@@ -91,7 +91,8 @@ class DeviceShape:
         num_columns: of each block table (C).
         vocab_size: columns of the logits.
         num_valid_tokens: ids from here on are padding of the vocabulary.
-        num_decode_steps: forward passes of a decode step.
+        num_decode_steps: forward passes of a decode step. joined_passes: of one that one of the programs of
+            `joined_rows` computes, at most.
         checks_cache: whether pages will be compared.
         dtype: of hidden states.
         cache: of the KV cache.
@@ -121,6 +122,7 @@ class DeviceShape:
     proposer: Proposer | None = None
     has_plain_tier: bool = False
     joined_rows: int = 0
+    joined_passes: int = 1
     num_embeds: int = 0
     hidden_size: int = 0
     num_snapshots: int = 0

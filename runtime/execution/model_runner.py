@@ -311,7 +311,7 @@ class ModelRunner:
 
     def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
         """Whether one program computes the step and samples. Where it is not built yet, two do."""
-        if form.layout.num_steps > 1:
+        if form.layout.num_steps > 1 or step.num_passes > 1:
             return True
         if step.kind != "decode" or step.is_constrained or not self._design.joins(form.layout, tier):
             return False
@@ -346,8 +346,9 @@ class ModelRunner:
         layout, hosts = forwarded.form.layout, forwarded.hosts
         output = self._run_tier(Decode, layout.num_requests, forwarded.tier, [host.packed for host in hosts])
         self._copy_states(forwarded.planned, "after")
-        size = forwarded.form.bucket_size
-        return InFlightStep(forwarded.planned, output, None, size, layout.num_steps, output.token_ids)
+        planned, size = forwarded.planned, forwarded.form.bucket_size
+        num_steps = max(layout.num_steps, planned.num_passes)
+        return InFlightStep(planned, output, None, size, num_steps, output.token_ids)
 
     def _run_tier(
         self, kind: type[Program], num_rows: int, tier: SampleTier, *arrays: list[Int32Array]

@@ -76,7 +76,9 @@ class ProgramDesign:
     @functools.cached_property
     def layouts(self) -> StepLayouts:
         """Of the steps' vectors."""
-        return StepLayouts.of(self.buckets, self.shape.page_size, self.shape.num_decode_steps, self.shape.num_tables)
+        shape = self.shape
+        of_steps = shape.num_decode_steps, shape.num_tables, shape.joined_passes
+        return StepLayouts.of(self.buckets, shape.page_size, *of_steps)
 
     @property
     def always_media(self) -> bool:

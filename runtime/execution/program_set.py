@@ -10,7 +10,7 @@ from palladio.runtime.execution.device_state import DeviceShape, DeviceState
 from palladio.runtime.execution.out_of_memory import compile_advice, is_out_of_memory
 from palladio.runtime.execution.program import Program, ProgramDesign, ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import OnBuilt, ProgramCache
-from palladio.runtime.execution.programs import declare_programs
+from palladio.runtime.execution.programs import Decode, declare_programs
 from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError
@@ -60,6 +60,10 @@ class StepPrograms:
             one: self._needed_by(Buckets((), (one.forward,), (), (one,))) - always for one in buckets.verify
         }
         self._sample = {size: self._needed_by(Buckets((), (), (size,))) - always for size in buckets.sample}
+        self._several = {
+            size: {key for key in self.by_key if key.kind == Decode.kind and key.num_requests == size}
+            for size in buckets.several
+        }
 
     @property
     def workspace(self) -> int:
@@ -118,7 +122,8 @@ class StepPrograms:
             sample = tuple(size for size in sample if self._decode[size] <= built)
         prefill = tuple(bucket for bucket, needed in self._prefill.items() if needed <= built)
         verify = tuple(bucket for bucket, needed in self._verify.items() if needed <= built)
-        return Buckets(sample if decodes else (), prefill, sample, verify)
+        several = tuple(size for size, needed in self._several.items() if needed <= built)
+        return Buckets(sample if decodes else (), prefill, sample, verify, several)
 
     def tier(self, kind: type[Program], num_requests: int, wanted: SampleTier) -> SampleTier:
         """The tier to sample in: the wanted one, or until it is built one that does more; the wanted one if none is."""

@@ -191,7 +191,8 @@ def decode_steps(
     tier: SampleTier,
     is_native: bool,
 ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState], SampleOutput]:
-    """layout.num_steps decode steps, each sampling the next one's tokens; or one, whose output is that of `sample`.
+    """layout.num_steps decode steps, each sampling the next one's tokens; or one, whose output is that of `sample`; or
+    as many as the row with most tokens has, layout.max_passes at most.
 
     A row runs until it comes to its end. After that it changes nothing.
 
@@ -225,12 +226,41 @@ def decode_steps(
         return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
     carry = kv_cache, lengths, sampler
+    if layout.max_passes > 1:
+        (kv_cache, new_lengths, sampler), outputs = _while_rows_go_on(step, carry, slots, ends, layout)
+        outputs = dataclasses.replace(outputs, counts=new_lengths[slots] - lengths[slots])
+        return (kv_cache, tables, new_lengths, sampler), outputs
     if layout.num_steps == 1:
         (kv_cache, lengths, sampler), output = step(carry, None)
         return (kv_cache, tables, lengths, sampler), output
     (kv_cache, new_lengths, sampler), outputs = jax.lax.scan(step, carry, length=layout.num_steps)
     outputs = dataclasses.replace(outputs, counts=new_lengths[slots] - lengths[slots])
     return (kv_cache, tables, new_lengths, sampler), outputs
+
+
+def _while_rows_go_on(
+    step: Callable[[Any, None], tuple[Any, SampleOutput]],
+    carry: tuple[tuple[jax.Array, ...], jax.Array, SamplerState],
+    slots: jax.Array,
+    ends: jax.Array,
+    layout: ForwardLayout,
+) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, SamplerState], SampleOutput]:
+    """Steps of `decode_steps` until all rows have come to their ends. On an accelerator its host would have to look
+    before each of them."""
+    shape = (layout.max_passes, layout.num_requests)
+
+    def goes_on(now: tuple[jax.Array, Any, SampleOutput]) -> jax.Array:
+        number, (_, lengths, _), _ = now
+        return (number < layout.max_passes) & (lengths[slots] < ends).any()
+
+    def run(now: tuple[jax.Array, Any, SampleOutput]) -> tuple[jax.Array, Any, SampleOutput]:
+        number, carry, outputs = now
+        carry, output = step(carry, None)
+        return number + 1, carry, jax.tree.map(lambda all_of, one: all_of.at[number].set(one), outputs, output)
+
+    outputs = SampleOutput(jnp.zeros(shape, jnp.int32), jnp.ones(shape, jnp.bool_))
+    _, carry, outputs = jax.lax.while_loop(goes_on, run, (jnp.int32(0), carry, outputs))
+    return carry, outputs
 
 
 def unpack_sampling(packed: jax.Array, lengths: jax.Array) -> SamplingBatch:

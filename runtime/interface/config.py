@@ -146,7 +146,8 @@ class SchedulerConfig:
         enable_mixed_chunk: Prefill and decode share a step. Default: on, except on CPU.
         disable_mixed_chunk: Prefill and decode alternate.
         num_continuous_decode_steps: Decode steps per program call, before the host reads their tokens. Higher values
-            hide host overhead but waste steps after a request finishes.
+            hide host overhead but waste steps after a request finishes. Default: 1, but up to 4 in steps of at most 4
+            requests, one event for each token, of a small model on CPU.
         background_slowdown: How much batch lines may slow other requests down, as a fraction (0.15: 15 %). 0: batch
             lines run only while the server is otherwise idle, and in the padding of other requests' steps.
         request_timeout: Timeout in seconds of requests that set no `timeout`; after it a request ends with an error.
@@ -165,10 +166,15 @@ class SchedulerConfig:
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
     disable_mixed_chunk: bool = False
-    num_continuous_decode_steps: int = 1
+    num_continuous_decode_steps: int | None = None
     background_slowdown: float = 0.15
     request_timeout: float | None = None
     disable_overlap_schedule: bool = False
+
+    @property
+    def num_decode_steps(self) -> int:
+        """Of all decode steps."""
+        return self.num_continuous_decode_steps or 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -308,7 +314,7 @@ class EngineConfig:
             check_positive("--cuda-graph-bs", size)
         check_positive("--cuda-graph-max-bs", execution.cuda_graph_max_bs)
         for flag, is_given in (
-            ("--num-continuous-decode-steps", scheduler.num_continuous_decode_steps > 1),
+            ("--num-continuous-decode-steps", scheduler.num_decode_steps > 1),
             ("--cuda-graph-bs", execution.cuda_graph_bs is not None),
             ("--cuda-graph-max-bs", execution.cuda_graph_max_bs is not None),
         ):
@@ -346,7 +352,7 @@ class EngineConfig:
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
-        check_speculation(self.speculative, scheduler.num_continuous_decode_steps, self.source.is_embedding)
+        check_speculation(self.speculative, scheduler.num_decode_steps, self.source.is_embedding)
         self._check_ranks()
         if self.source.quantization is not None:
             QuantizationFlag.of(self.source.quantization)

@@ -80,7 +80,7 @@ _WEIGHT = 0.2  # of the latest step in the mean of its bucket
 _NUM_RECENT = 16  # turns whose longest is expected of the next
 
 
-class _Needs(enum.Flag):
+class Needs(enum.Flag):
     """What makes a whole step more expensive as soon as one of its rows asks for it."""
 
     RANDOM = enum.auto()
@@ -92,7 +92,7 @@ class _Foreground(NamedTuple):
     """Rows of others that a decode step has. num_rows: of the rank with most. needs: of all."""
 
     num_rows: int
-    needs: _Needs
+    needs: Needs
 
 
 class BatchShare:
@@ -106,7 +106,7 @@ class BatchShare:
         self.slowdown = slowdown
         self.num_background = 0
         self.num_foreground = 0
-        self._seconds: dict[int | PrefillBucket, float] = {}  # by bucket: of decode steps its rows
+        self._seconds: dict[int | PrefillBucket, float] = {}  # of a forward pass, by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
         self.foreground: _Foreground | None = None
@@ -151,13 +151,14 @@ class BatchShare:
 
     def expected_seconds(self, batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> float:
         """Of a step; 0: none of its size has been seen."""
-        return self._seconds.get(_bucket(batch, buckets), 0.0)
+        return self._seconds.get(_bucket(batch, buckets), 0.0) * batch.num_passes
 
     def note(self, batch: ScheduledBatch | ScheduledStep, seconds: float, buckets: Buckets, *, is_shared: bool) -> None:
         """Args: seconds: that the step took. is_shared: whether there are requests of both kinds."""
         bucket = _bucket(batch, buckets)
-        old = self._seconds.get(bucket, seconds)
-        self._seconds[bucket] = old + _WEIGHT * (seconds - old)
+        pass_seconds = seconds / batch.num_passes
+        old = self._seconds.get(bucket, pass_seconds)
+        self._seconds[bucket] = old + _WEIGHT * (pass_seconds - old)
         if not all(request.given.options.background for request in batch.requests):
             self._credit += seconds * self.slowdown / 2
             return
@@ -178,14 +179,15 @@ def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | Pr
     return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
 
 
-def _needs(request: Request) -> _Needs:
-    params, needs = request.given.params, _Needs(0)
+def needs_of(request: Request) -> Needs:
+    """What it asks of the steps that sample for it."""
+    params, needs = request.given.params, Needs(0)
     if not params.is_greedy:
-        needs |= _Needs.RANDOM
+        needs |= Needs.RANDOM
     if params.logprobs is not None or params.has_history:
-        needs |= _Needs.FULL
+        needs |= Needs.FULL
     if request.constraint is not None:
-        needs |= _Needs.MASK  # the host has to know each token before the next one is sampled
+        needs |= Needs.MASK  # the host has to know each token before the next one is sampled
     return needs
 
 
@@ -268,7 +270,7 @@ class ScheduleTurns:
         own = self._foreground()
         step = self.share.foreground or own
         num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
-        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in step.needs)
+        ready = (r for r in self.members("background") if _is_ready(r) and needs_of(r) in step.needs)
         return _slots_of([*self.members(turn), *itertools.islice(ready, num_free)])
 
     @staticmethod
@@ -285,7 +287,7 @@ class ScheduleTurns:
 
     def _foreground(self) -> _Foreground:
         rows = [request for request in self.members("foreground") if _is_ready(request)]
-        return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
+        return _Foreground(len(rows), functools.reduce(operator.or_, map(needs_of, rows), Needs(0)))
 
 
 class QueueTime:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
+from palladio.runtime.scheduling.batch_share import Needs, needs_of
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
 from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
@@ -44,12 +45,20 @@ def draft_rows(
     return DecodeRows.plan(columns, slots, 1 + num_drafts, num_drafts)
 
 
-def long_rows(slots: Slots, columns: SlotColumns, limits: SchedulerLimits, cache: CacheManager) -> DecodeRows:
-    """A row for each request, of as many steps as one program takes; of one where there are too few pages. Where states
+def may_have_several(slots: Slots, columns: SlotColumns, buckets: Buckets) -> bool:
+    """Whether a decode step of these requests may give each several tokens: a joined program of their number is built,
+    and samples all that they ask for. Others need the host between two tokens, or a program that samples alone."""
+    if len(slots) > buckets.several[-1] or buckets.pick_decode(len(slots)) not in buckets.several:
+        return False
+    return all(needs_of(request) in Needs.RANDOM for request in columns.requests[slots])
+
+
+def long_rows(slots: Slots, columns: SlotColumns, num_steps: int, cache: CacheManager) -> DecodeRows:
+    """A row for each request, of so many steps, or fewer at its end; of one where there are too few pages. Where states
     are copied, none goes over the end of a page."""
     computed = columns.computed[slots]
     remaining = columns.max_computed[slots] - np.maximum(computed, columns.known[slots] - 1)
-    num_tokens = np.minimum(remaining, limits.num_decode_steps)
+    num_tokens = np.minimum(remaining, num_steps)
     if cache.snapshots is not None:
         num_tokens = np.minimum(num_tokens, cache.page_size - computed % cache.page_size)
     for row in np.flatnonzero(computed + num_tokens > columns.free_until[slots]).tolist():

@@ -21,7 +21,8 @@ class SchedulerLimits:
     max_step_tokens: tokens of one prefill step.
     splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
     mixes: whether running requests decode in prefill steps too; else the two take turns.
-    num_decode_steps: tokens that a request decodes in one step.
+    num_decode_steps: tokens that a request decodes in one step. joined_passes: that it decodes in a step of few
+        requests, see `Buckets.several`.
     num_drafts: tokens that are proposed for a request at once, see Proposer; 0: none.
     preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
         None: never.
@@ -35,6 +36,7 @@ class SchedulerLimits:
     splits_prompts: bool = True
     mixes: bool = False
     num_decode_steps: int = 1
+    joined_passes: int = 1
     num_drafts: int = 0
     preemption_threshold: int | None = None
     low_values_first: bool = False
@@ -43,7 +45,7 @@ class SchedulerLimits:
     @property
     def decode_chunk(self) -> int:
         """Tokens from the first one that a decode row may compute to the last one: it may start as many drafts late."""
-        return max(self.num_decode_steps, 1 + 2 * self.num_drafts)
+        return max(self.num_decode_steps, self.joined_passes, 1 + 2 * self.num_drafts)
 
     def check_whole(self, request: Request) -> None:
         """
@@ -91,12 +93,14 @@ class Buckets:
         prefill: (tokens, requests) of a prefill step.
         sample: rows that a step samples.
         verify: of steps that verify drafts; more requests than they hold decode without.
+        several: those of `decode` whose steps may give a request several tokens.
     """
 
     decode: tuple[int, ...]
     prefill: tuple[PrefillBucket, ...]
     sample: tuple[int, ...]
     verify: tuple[VerifyBucket, ...] = ()
+    several: tuple[int, ...] = ()
 
     @classmethod
     def create(
@@ -145,6 +149,10 @@ class Buckets:
             fitting = (one for one in self.prefill if one.num_tokens >= needed and one.num_requests >= size)
             found += [VerifyBucket(size, one) for one in itertools.islice(fitting, 1)]
         return dataclasses.replace(self, verify=tuple(found))
+
+    def with_several(self, max_requests: int) -> Self:
+        """The same, where decode steps of so many requests or fewer may give several tokens."""
+        return dataclasses.replace(self, several=tuple(size for size in self.decode if size <= max_requests))
 
     @property
     def max_prefill_requests(self) -> int:
@@ -254,6 +262,13 @@ class ScheduledBatch:
     def num_rows(self) -> int:
         return len(self.decodes) + len(self.chunks)
 
+    @functools.cached_property
+    def num_passes(self) -> int:
+        """Forward passes that its rows need."""
+        if self.kind != "decode" or self.decodes.total == len(self.decodes):
+            return 1
+        return int(self.decodes.num_tokens.max())
+
     @property
     def size(self) -> int:
         """What of its bucket it fills: rows of a decode step, tokens of a prefill step."""
@@ -309,6 +324,11 @@ class ScheduledStep:
     def num_rows(self) -> int:
         """Of the rank that has most."""
         return max(batch.num_rows for _, batch in self.parts)
+
+    @functools.cached_property
+    def num_passes(self) -> int:
+        """Of the rank that needs most."""
+        return max(batch.num_passes for _, batch in self.parts)
 
     @property
     def num_sampled_rows(self) -> int:

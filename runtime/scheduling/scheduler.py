@@ -16,7 +16,7 @@ from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenO
 from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.drafts import draft_rows, long_rows, note_drafts
+from palladio.runtime.scheduling.drafts import draft_rows, long_rows, may_have_several, note_drafts
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
@@ -313,12 +313,16 @@ class Scheduler:
         if drafting is not None:
             return self._batch("verify", drafting, [])
         if limits.num_decode_steps == 1:
+            # Whoever prefills, waits, or is a background request beside others, is not held up by several tokens.
+            is_all = len(decoding) == len(self.running) and not len(self.waiting)
+            if is_all and self.buckets.several and may_have_several(decoding, columns, self.buckets):
+                return self._batch("decode", long_rows(decoding, columns, limits.joined_passes, self.cache), [])
             return self._batch("decode", self._rows(decoding), [])
         if columns.constrained(decoding).any():  # each mask depends on the token before it
             order = np.argsort([request.num_output_tokens for request in columns.requests[decoding]], kind="stable")
             fitting = order[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
             return self._batch("prefill", self._rows(decoding[fitting]), [])
-        return self._batch("decode", long_rows(decoding, columns, limits, self.cache), [])
+        return self._batch("decode", long_rows(decoding, columns, limits.num_decode_steps, self.cache), [])
 
     def _rows(self, slots: Slots) -> DecodeRows:
         """Of one token each."""
