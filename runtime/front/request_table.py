@@ -22,6 +22,7 @@ from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.text.tokenizer import Tokenizer
 
 MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes
+FEW = 16  # outputs that are not merged: a step of four requests may give each four tokens
 MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
 MAX_TAKEN = 4096  # tokens that a reader gets in one go (see output_cost): writing more would stop other streams
 MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
@@ -102,7 +103,7 @@ class Stream:
             await self._waiting
         if not self.pending and self.error is not None:
             raise self.error
-        pending = self.pending if len(self.pending) == 1 else merge_outputs(self.pending, MAX_TAKEN)
+        pending = self.pending if len(self.pending) <= FEW else merge_outputs(self.pending, MAX_TAKEN)
         costs = itertools.accumulate(map(output_cost, pending))
         count = next((place for place, cost in enumerate(costs, 1) if cost >= MAX_TAKEN), len(pending))
         self.pending, self._merge_at = pending[count:], len(pending) - count + MERGE_AT

@@ -24,6 +24,23 @@ class PlainTokens:
 NewTokens = TokenOutput | PlainTokens
 
 
+def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
+    """The same tokens, those of each request in order, an output for each. What else is told of a request comes with its
+    last one."""
+    found: list[NewTokens] = []
+    for output in outputs:
+        if isinstance(output, PlainTokens):
+            for step in range(max(map(len, output.token_ids))):
+                pairs = zip(output.request_ids, output.token_ids, strict=True)
+                now = [(request_id, token_ids[step]) for request_id, token_ids in pairs if len(token_ids) > step]
+                found.append(PlainTokens([request_id for request_id, _ in now], [[token] for _, token in now]))
+        else:
+            before, output.token_ids = output.token_ids[:-1], output.token_ids[-1:]
+            found += (PlainTokens([output.request_id], [[token]]) for token in before)
+            found.append(output)
+    return found
+
+
 def by_request(outputs: Iterable[NewTokens]) -> list[TokenOutput]:
     """One output a request and step, in order, for who looks at few; those of plain tokens tell nothing else."""
     found: list[TokenOutput] = []

@@ -3,7 +3,7 @@
 import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
-from palladio.runtime.scheduling.batch_share import Needs, needs_of
+from palladio.runtime.scheduling.batch_share import Needs, RunningRequests, needs_of
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
 from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
@@ -45,12 +45,23 @@ def draft_rows(
     return DecodeRows.plan(columns, slots, 1 + num_drafts, num_drafts)
 
 
-def may_have_several(slots: Slots, columns: SlotColumns, buckets: Buckets) -> bool:
-    """Whether a decode step of these requests may give each several tokens: a joined program of their number is built,
-    and samples all that they ask for. Others need the host between two tokens, or a program that samples alone."""
-    if len(slots) > buckets.several[-1] or buckets.pick_decode(len(slots)) not in buckets.several:
-        return False
-    return all(needs_of(request) in Needs.RANDOM for request in columns.requests[slots])
+def max_tokens(
+    slots: Slots, running: RunningRequests, num_waiting: int, buckets: Buckets, limits: SchedulerLimits
+) -> int:
+    """How many tokens a decode step may give each of these requests, if they have no drafts."""
+    # Who prefills, waits, or is a background request beside others, is not held up by several tokens.
+    is_alone = len(slots) == len(running) and not num_waiting
+    if not is_alone or not buckets.several or buckets.pick_decode(len(slots)) not in buckets.several:
+        return limits.num_decode_steps
+    # Others need the host between two tokens, or a program that samples alone.
+    is_plain = all(needs_of(request) in Needs.RANDOM for request in running.columns.requests[slots])
+    return limits.joined_passes if is_plain else limits.num_decode_steps
+
+
+def shortest(slots: Slots, columns: SlotColumns, count: int) -> Slots:
+    """So many of these requests at most, those with the shortest outputs."""
+    order = np.argsort([request.num_output_tokens for request in columns.requests[slots]], kind="stable")
+    return slots[order[:count]]
 
 
 def long_rows(slots: Slots, columns: SlotColumns, num_steps: int, cache: CacheManager) -> DecodeRows:

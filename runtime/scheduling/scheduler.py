@@ -13,10 +13,10 @@ import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
-from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.interface.step_tokens import NewTokens, one_by_one
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.drafts import draft_rows, long_rows, may_have_several, note_drafts
+from palladio.runtime.scheduling.drafts import draft_rows, long_rows, max_tokens, note_drafts, shortest
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
@@ -202,7 +202,8 @@ class Scheduler:
                 row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
-        return outputs
+        # Only who asked for several tokens a step has them in one event.
+        return outputs if batch.num_passes <= self.limits.num_decode_steps else one_by_one(outputs)
 
     def count_decoding(self, steps: DecodeSteps) -> None:
         """Decode steps whose tokens have been read; told before `process` gets them, for the traces of requests."""
@@ -305,24 +306,19 @@ class Scheduler:
         return slots if unfree is None else self.retractor.give_pages(columns, slots, unfree)
 
     def _decode(self, decoding: Slots) -> ScheduledBatch | None:
-        self.prefilled_last = False
-        columns, limits = self.running.columns, self.limits
+        self.prefilled_last, columns, limits = False, self.running.columns, self.limits
         if not len(decoding):
             return None
         drafting = draft_rows(decoding, columns, self.buckets, limits, self.cache) if limits.num_drafts else None
         if drafting is not None:
             return self._batch("verify", drafting, [])
-        if limits.num_decode_steps == 1:
-            # Whoever prefills, waits, or is a background request beside others, is not held up by several tokens.
-            is_all = len(decoding) == len(self.running) and not len(self.waiting)
-            if is_all and self.buckets.several and may_have_several(decoding, columns, self.buckets):
-                return self._batch("decode", long_rows(decoding, columns, limits.joined_passes, self.cache), [])
+        most = max_tokens(decoding, self.running, len(self.waiting), self.buckets, limits)
+        if most == 1:
             return self._batch("decode", self._rows(decoding), [])
         if columns.constrained(decoding).any():  # each mask depends on the token before it
-            order = np.argsort([request.num_output_tokens for request in columns.requests[decoding]], kind="stable")
-            fitting = order[: min(self.buckets.max_prefill_requests, self.max_step_tokens)]
-            return self._batch("prefill", self._rows(decoding[fitting]), [])
-        return self._batch("decode", long_rows(decoding, columns, limits.num_decode_steps, self.cache), [])
+            fitting = shortest(decoding, columns, min(self.buckets.max_prefill_requests, self.max_step_tokens))
+            return self._batch("prefill", self._rows(fitting), [])
+        return self._batch("decode", long_rows(decoding, columns, most, self.cache), [])
 
     def _rows(self, slots: Slots) -> DecodeRows:
         """Of one token each."""
