@@ -96,6 +96,8 @@ class TinyEngine:
         parts = self._parts
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
         limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
+        if config.scheduler.num_continuous_decode_steps is None:
+            limits = dataclasses.replace(limits, joined_passes=parts.runner.programs.design.shape.joined_passes)
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         groups = parts.runner.programs.design.shape.page_groups

@@ -31,6 +31,8 @@ from tests.runtime.scheduling.simulated_model import (
     proposals,
 )
 
+SMALL = 2  # requests
+
 
 @dataclasses.dataclass
 class Simulation:
@@ -54,6 +56,7 @@ class Simulation:
     splits_prompts: bool = True
     mixes: bool = False
     num_decode_steps: int = 1
+    joined_passes: int = 1  # of steps of SMALL requests or fewer
     num_drafts: int = 0
     shares_prefixes: bool = True
     eviction_policy: str = "lru"
@@ -85,6 +88,8 @@ class Simulation:
             self.buckets = Buckets.create(max_running=self.max_running, max_step_tokens=self.max_step_tokens, growth=2)
         if self.num_drafts:
             self.buckets = self.buckets.with_drafts(self.num_drafts)
+        if self.joined_passes > 1:
+            self.buckets = self.buckets.with_several(SMALL)
         limits = SchedulerLimits(
             max_running=self.max_running,
             max_queued=self.max_queued,
@@ -92,6 +97,7 @@ class Simulation:
             splits_prompts=self.splits_prompts,
             mixes=self.mixes,
             num_decode_steps=self.num_decode_steps,
+            joined_passes=self.joined_passes,
             num_drafts=self.num_drafts,
             preemption_threshold=PREEMPTION_THRESHOLD if self.policy == "priority" else None,
         )
@@ -222,8 +228,10 @@ class Simulation:
         samples = [row.samples for row in batch.rows]
         assert samples == sorted(samples, reverse=True), "rows that sample come first"
         if batch.kind == "decode" and self.buckets.decode:
-            assert all(1 <= row.num_tokens <= self.num_decode_steps for row in batch.rows)
-            self.buckets.pick_decode(len(batch.rows))
+            most = self.num_decode_steps
+            if self.buckets.pick_decode(len(batch.rows)) in self.buckets.several and batch.num_waiting == 0:
+                most = self.joined_passes
+            assert all(1 <= row.num_tokens <= most for row in batch.rows)
         elif batch.kind == "verify":
             bucket = self.buckets.pick_verify(len(batch.rows))
             assert bucket is not None

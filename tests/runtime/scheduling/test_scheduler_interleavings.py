@@ -20,13 +20,14 @@ actions = st.lists(
     ),
     max_size=30,
 )
+ADVANCES = (("num_decode_steps", 3), ("joined_passes", 3), ("num_drafts", 1), ("num_drafts", 3))
 modes = st.fixed_dictionaries(
     {
         "num_pages": st.integers(14, 24),
         "page_size": st.sampled_from([1, 2, 4]),
         "lag": st.sampled_from([0, 1]),
         "mixes": st.booleans(),
-        "advance": st.sampled_from([{}, {"num_decode_steps": 3}, {"num_drafts": 1}, {"num_drafts": 3}]),
+        "advance": st.sampled_from([{}, *({name: count} for name, count in ADVANCES)]),
         "shares_prefixes": st.sampled_from([True, True, False]),
         "eviction_policy": st.sampled_from(["lru", "lfu"]),
         "one_shape": st.booleans(),
