@@ -255,7 +255,7 @@ def device_shape(
         num_columns=-(-limits.context_length // cache.spec.page_size),
         vocab_size=model.vocab_size,
         num_valid_tokens=num_valid_tokens,
-        num_decode_steps=config.scheduler.num_decode_steps,
+        num_decode_steps=config.scheduler.num_continuous_decode_steps or 1,
         checks_cache=config.cache.cache_self_check > 0,
         dtype=dtypes.activations,
         cache=cache,

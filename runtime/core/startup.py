@@ -208,15 +208,14 @@ def build_scheduler(
         embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
     """
     options = config.scheduler
-    low_values_first = options.schedule_low_priority_values_first
-    by_priority = options.schedule_policy == "priority"
+    low_values_first, by_priority = options.schedule_low_priority_values_first, options.schedule_policy == "priority"
     scheduler_limits = SchedulerLimits(
         max_running=limits.max_running,
         max_queued=options.max_queued_requests,
         max_step_tokens=limits.max_step_tokens,
         splits_prompts=limits.chunk != -1,
         mixes=limits.mixes,
-        num_decode_steps=options.num_decode_steps,
+        num_decode_steps=options.num_continuous_decode_steps or 1,
         joined_passes=limits.joined_passes,
         num_drafts=config.speculative.num_drafts,
         preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,

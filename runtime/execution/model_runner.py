@@ -7,12 +7,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from palladio.runtime.execution.batch_builder import (
-    BatchBuilder,
-    HostBatch,
-    StepForm,
-    read_batch,
-)
+from palladio.runtime.execution.batch_builder import BatchBuilder, HostBatch, StepForm
 from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
@@ -36,6 +31,7 @@ from palladio.runtime.execution.programs import (
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.scoring import Scores
+from palladio.runtime.execution.step_results import read_batch
 from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
@@ -347,8 +343,7 @@ class ModelRunner:
         output = self._run_tier(Decode, layout.num_requests, forwarded.tier, [host.packed for host in hosts])
         self._copy_states(forwarded.planned, "after")
         planned, size = forwarded.planned, forwarded.form.bucket_size
-        num_steps = max(layout.num_steps, planned.num_passes)
-        return InFlightStep(planned, output, None, size, num_steps, output.token_ids)
+        return InFlightStep(planned, output, None, size, max(layout.num_steps, planned.num_passes), output.token_ids)
 
     def _run_tier(
         self, kind: type[Program], num_rows: int, tier: SampleTier, *arrays: list[Int32Array]

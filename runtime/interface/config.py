@@ -171,11 +171,6 @@ class SchedulerConfig:
     request_timeout: float | None = None
     disable_overlap_schedule: bool = False
 
-    @property
-    def num_decode_steps(self) -> int:
-        """Of all decode steps."""
-        return self.num_continuous_decode_steps or 1
-
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -314,7 +309,7 @@ class EngineConfig:
             check_positive("--cuda-graph-bs", size)
         check_positive("--cuda-graph-max-bs", execution.cuda_graph_max_bs)
         for flag, is_given in (
-            ("--num-continuous-decode-steps", scheduler.num_decode_steps > 1),
+            ("--num-continuous-decode-steps", (scheduler.num_continuous_decode_steps or 1) > 1),
             ("--cuda-graph-bs", execution.cuda_graph_bs is not None),
             ("--cuda-graph-max-bs", execution.cuda_graph_max_bs is not None),
         ):
@@ -352,7 +347,7 @@ class EngineConfig:
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
         check_parts(self.parallel)
-        check_speculation(self.speculative, scheduler.num_decode_steps, self.source.is_embedding)
+        check_speculation(self.speculative, scheduler.num_continuous_decode_steps or 1, self.source.is_embedding)
         self._check_ranks()
         if self.source.quantization is not None:
             QuantizationFlag.of(self.source.quantization)

@@ -13,9 +13,9 @@ from palladio.runtime.execution.batch_builder import (
     BatchBuilder,
     ForwardLayout,
     StepForm,
-    read_batch,
 )
 from palladio.runtime.execution.sampler import SampleOutput
+from palladio.runtime.execution.step_results import read_batch
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch_share import RunningRequests
