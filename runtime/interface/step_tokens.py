@@ -25,8 +25,8 @@ NewTokens = TokenOutput | PlainTokens
 
 
 def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
-    """The same tokens, those of each request in order, an output for each. What else is told of a request comes with its
-    last one."""
+    """The same tokens, those of each request in order, an output for each. What else is told of a request comes with
+    its last one."""
     found: list[NewTokens] = []
     for output in outputs:
         if isinstance(output, PlainTokens):

@@ -1,4 +1,4 @@
-"""Decode steps of few requests on a CPU: up to four forward passes in one program, and nothing that a user could see."""
+"""Decode steps of few requests on a CPU: up to four forward passes in one program, which no user can see."""
 
 import dataclasses
 from collections.abc import Callable
