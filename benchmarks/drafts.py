@@ -37,7 +37,7 @@ def make_core(num_requests: int, num_tokens: int, draft_tokens: int, dtype: str)
         "chunked_prefill_size": 256,
         "dtype": dtype,
         "compile": "full",
-        **(drafts if draft_tokens > 1 else {}),
+        **(drafts if draft_tokens > 1 else {"num_continuous_decode_steps": 1}),
     }
     return EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
 

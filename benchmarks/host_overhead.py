@@ -163,6 +163,7 @@ def main() -> None:
             "max_total_tokens": max(args.requests) * (args.steps + 64),
             "chunked_prefill_size": 256,
             "compile": "full",
+            "num_continuous_decode_steps": 1,  # a step's parts, not those of up to four passes
             "quantization": args.quantization,
         }
     )

@@ -35,7 +35,7 @@ def read_batch(
         counts = np.asarray(output.counts)[:number].astype(np.int64)
         most = int(counts.max())
         token_ids = token_ids[:, :most]
-        counts = None if np.count_nonzero(counts == most) == number else counts
+        counts = None if most and np.count_nonzero(counts == most) == number else counts
     read = SampledRows(token_ids, counts, {})
     alone = _looked_at(batch, read, output)
     for i, found in with_scores:
