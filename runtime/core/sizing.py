@@ -118,9 +118,9 @@ def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes
     Args:
         weight_bytes: of a device: about what a pass of few tokens reads.
     """
-    is_one = config.scheduler.num_continuous_decode_steps is None and config.parallel.dp_size == 1
-    is_plain = not config.execution.deterministic and not config.speculative.num_drafts
-    return defaults.joined_passes if is_one and is_plain and weight_bytes <= MAX_SHORT_PASS_BYTES else 1
+    is_other = config.source.is_embedding or config.execution.deterministic or config.speculative.num_drafts > 0
+    is_other |= config.scheduler.num_continuous_decode_steps is not None or config.parallel.dp_size > 1
+    return defaults.joined_passes if not is_other and weight_bytes <= MAX_SHORT_PASS_BYTES else 1
 
 
 def compile_mode(config: EngineConfig, defaults: PlatformDefaults) -> CompileMode:

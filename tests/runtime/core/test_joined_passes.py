@@ -173,6 +173,7 @@ def test_which_engines_make_several_passes() -> None:
         {"deterministic": True},
         {"speculative_algorithm": "NGRAM"},
         {"dp_size": 2},
+        {"is_embedding": True},
     ):
         given = EngineConfig.from_flags({"model_path": "x", **flags})
         assert joined_passes(given, cpu, 1000) == 1
