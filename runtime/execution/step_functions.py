@@ -251,7 +251,8 @@ def _while_rows_go_on(
 
     def goes_on(now: tuple[jax.Array, Any, SampleOutput]) -> jax.Array:
         number, (_, lengths, _), _ = now
-        return (number < layout.max_passes) & (lengths[slots] < ends).any()
+        has_row: jax.Array = (lengths[slots] < ends).any()
+        return (number < layout.max_passes) & has_row
 
     def run(now: tuple[jax.Array, Any, SampleOutput]) -> tuple[jax.Array, Any, SampleOutput]:
         number, carry, outputs = now

@@ -10,7 +10,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import MAX_SHORT_PASS_BYTES, PlatformDefaults, joined_passes
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.step_tokens import by_request
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, random_prompt, record_batches
 
 SIZES = (1, 2, 4, 8)
@@ -102,15 +102,11 @@ def test_each_token_is_an_event(engine: TinyEngine) -> None:
     collector.add("watched", random_prompt(6), max_tokens=10, options=RequestOptions(timeline=True))
     while core.has_work:
         for output in core.step():
-            found = [output] if isinstance(output, TokenOutput) else []
-            pairs = [(one.request_id, one.token_ids) for one in found] or zip(
-                output.request_ids, output.token_ids, strict=True
-            )
-            for name, new in pairs:
-                assert len(new) == 1
-                tokens[name] += new
-            if found and found[0].finish is not None:
-                assert len(tokens[found[0].request_id]) == {"plain": 11, "watched": 10}[found[0].request_id]
+            for one in by_request([output]):
+                assert len(one.token_ids) == 1
+                tokens[one.request_id] += one.token_ids
+                if one.finish is not None:
+                    assert len(tokens[one.request_id]) == {"plain": 11, "watched": 10}[one.request_id]
     assert list(map(len, tokens.values())) == [11, 10]
 
 
