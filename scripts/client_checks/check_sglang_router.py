@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true, wait_for
+from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true
 
 MODULE = next((name for name in ("sglang_router", "vllm_router") if importlib.util.find_spec(name)), None)
 IS_SMG = MODULE is None  # the environment has one of the three
@@ -56,8 +56,8 @@ def _router(*workers: str, policy: str = "round_robin") -> Iterator[str]:
     process = subprocess.Popen(command, start_new_session=True)
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(f"{url}/readiness", process)
-        _wait(lambda: sum(worker["is_healthy"] for worker in _workers(url)) == len(workers))
+        _wait(lambda: process.poll() is not None or _num_healthy(url) == len(workers))
+        true(process.poll() is None, "the router has ended")
         yield url
     finally:
         end(process)
@@ -67,8 +67,15 @@ def _workers(router: str) -> list[dict[str, Any]]:
     return get_json("/workers", url=router)["workers"]
 
 
+def _num_healthy(router: str) -> int:
+    try:
+        return sum(worker["is_healthy"] for worker in _workers(router))
+    except OSError:  # it does not listen yet
+        return 0
+
+
 def _wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         true(time.monotonic() < deadline, "it takes too long")
         time.sleep(0.1)
