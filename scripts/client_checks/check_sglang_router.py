@@ -26,7 +26,9 @@ from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, tru
 MODULE = next((name for name in ("sglang_router", "vllm_router") if importlib.util.find_spec(name)), None)
 IS_SMG = MODULE is None  # the environment has one of the three
 COMMAND = (
-    [str(Path(sys.executable).parent / "smg"), "launch"] if IS_SMG else [sys.executable, "-m", f"{MODULE}.launch_router"]
+    [str(Path(sys.executable).parent / "smg"), "launch"]
+    if IS_SMG
+    else [sys.executable, "-m", f"{MODULE}.launch_router"]
 )
 FLAGS = ("--api-key", KEY, "--log-level", "warning")
 FRONTS = (*FLAGS, "--api-server-count", "2")
