@@ -168,6 +168,7 @@ def _check_kills(flags: tuple[str, ...], *kills: "Callable[[subprocess.Popen[byt
             all(any(sent.begun - GONE <= moment <= sent.ended for moment in moments) for sent in lost), (moments, lost)
         )
         true(len(lost) < len(kills) * WIDTH, lost)
+        print(f"{len(kills)} kills: {len(lost)} of {len(streams)} streams lost, 0 of {len(whole)} whole answers")
 
 
 def check_prefixes() -> None:
