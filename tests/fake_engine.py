@@ -154,7 +154,7 @@ class FakeEngine:
             raise EngineNotReadyError("still starting")
         return EngineReady(
             *(2048, 20480, 64, 8192, 16),  # of context, of the cache, running at once, of a chunk, of a page
-            *("qwen2", "Qwen2ForCausalLM", 384, [EOS_ID], "cpu fake", "float32"),
+            *("qwen2", "Qwen2ForCausalLM", 384, [EOS_ID], "cpu: fake", "float32"),
             **dict.fromkeys(("num_programs", "compile_seconds", "cache_hits"), 0),
             random_seed=0,
             embedding=self.embedding,

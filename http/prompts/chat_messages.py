@@ -190,6 +190,8 @@ def _part_text(part: object, path: str) -> str:
     return typed(fields.get("refusal" if kind == "refusal" else "text"), str, f"{path}.text", "a string")
 
 
+T = TypeVar("T")
+
 FIELD = "truncate_prompt_tokens"
 
 
@@ -226,8 +228,8 @@ class Truncation:
             raise InvalidRequestError.of(message, param=FIELD, limit=room.limit, what=room.name, asked=asked)
         return cls(max(1, room.limit - reserved) if asked == -1 else asked, keeps_end=True)
 
-    def cut(self, token_ids: list[int], num_before: int = 0, num_behind: int = 0) -> list[int]:
-        """What stays of a prompt.
+    def cut(self, token_ids: list[T], num_before: int = 0, num_behind: int = 0) -> list[T]:
+        """What stays of a prompt, or of a list of something else for each of its tokens.
 
         Args:
             num_before, num_behind: special tokens around the text, which stay: what reads the last token of a text may
@@ -242,11 +244,9 @@ class Truncation:
         text = token_ids[end - kept : end] if self.keeps_end else token_ids[num_before : num_before + kept]
         return token_ids[:num_before] + text + token_ids[end:]
 
-    def cuts(self, token_ids: list[int]) -> bool:
+    def cuts(self, token_ids: list[T]) -> bool:
         return len(token_ids) > self.limit
 
-
-T = TypeVar("T")
 
 LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
@@ -307,6 +307,20 @@ class TextEncoder:
             return self._encode_cut(text, truncation, add_special_tokens)
         self._check_length(len(text))
         return self.tokenizer.encode(text, add_special_tokens)
+
+    def spans(self, text: str, add_special_tokens: bool, truncation: Truncation) -> list[tuple[int, int]] | None:
+        """Which characters each token of `encode` is of, see `Tokenizer.spans`.
+
+        Args:
+            truncation: what was done with it; it has no effect on a text that was short enough.
+
+        Returns:
+            None: the tokenizer does not tell, or the text is too long to be tokenized as a whole.
+        """
+        if len(text) > max(LONG_TEXT, LengthLimit.of(self._engine.info).limit * self._find_longest_token()):
+            return None
+        spans = self.tokenizer.spans(text, add_special_tokens)
+        return None if spans is None else truncation.cut(spans, *(self._find_frame() if add_special_tokens else ()))
 
     def encode_pair(self, first: str, second: str, add_special_tokens: bool, limit: int | None) -> list[int]:
         """Of two texts, see `Tokenizer.encode_pair`.

@@ -3,10 +3,10 @@
 
 import datetime
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from palladio import __version__
 from palladio.http.generation.context import Context
@@ -18,6 +18,8 @@ from palladio.runtime.interface.messages import EngineStats, RankStats
 _LIVE = "live"  # kind of a question to other front processes: how many requests they have
 _SECTIONS = frozenset(("core", "memory", "spec", "lora", "disagg", "queues", "all"))  # SGLang's
 _GB = 1 << 30
+_FULL_CACHE = 0.9  # of the KV cache: then a server counts as full, for SGLang
+_PREFIXES = {"speculative": "spec_", "disaggregation": "disagg_"}  # of SGLang's names of metrics
 
 
 def load_router(context: Context) -> APIRouter:
@@ -35,12 +37,12 @@ def load_router(context: Context) -> APIRouter:
             raise HttpError(ErrorBody(503, "the engine does not answer now; try again soon", code="unhealthy"))
         return stats
 
-    @router.get("/v1/loads")
+    @router.get("/v1/loads", response_model=None)
     async def loads(
         dp_rank: Annotated[int | None, Query(ge=0)] = None,
         include: str = "all",
-        format: Literal["json"] = "json",  # noqa: A002
-    ) -> dict[str, Any]:
+        format: Literal["json", "prometheus"] = "json",  # noqa: A002
+    ) -> dict[str, Any] | Response:
         """Requests and tokens of each data-parallel rank, or of the one of `dp_rank`; `include` picks sections."""
         asked = {name.strip() for name in include.split(",") if name.strip()}
         if others := asked - _SECTIONS:
@@ -50,16 +52,22 @@ def load_router(context: Context) -> APIRouter:
             )
         stats = await read()
         ranks = stats.by_rank
-        max_running = context.engine.info.max_running_requests // len(ranks)
+        info = context.engine.info
+        max_running = info.max_running_requests // len(ranks)
+        found = [
+            _load(rank, part, max_running) | _sections(stats, part, set(_SECTIONS) if "all" in asked else asked)
+            for rank, part in enumerate(ranks)
+            if dp_rank in (None, rank)
+        ]
+        if format == "prometheus":
+            return Response(_as_metrics(found), media_type="text/plain; version=0.0.4; charset=utf-8")
         return {
             "timestamp": datetime.datetime.now(datetime.UTC).isoformat(),
             "version": __version__,
+            "accelerator": info.device.rpartition(": ")[2],
+            "num_accelerators": context.engine.config.parallel.rank_size,
             "dp_rank_count": len(ranks),
-            "loads": [
-                _load(rank, part, max_running) | _sections(stats, part, set(_SECTIONS) if "all" in asked else asked)
-                for rank, part in enumerate(ranks)
-                if dp_rank in (None, rank)
-            ],
+            "loads": found,
         }
 
     @router.get("/get_load")
@@ -94,18 +102,21 @@ def load_router(context: Context) -> APIRouter:
 
 def _load(rank: int, part: RankStats, max_running: int) -> dict[str, Any]:
     hits, prompts = part.num_hit_tokens, part.num_prompt_tokens
+    usage = part.num_used_tokens / part.num_total_tokens if part.num_total_tokens else 0.0
     return {
         "dp_rank": rank,
         "num_running_reqs": part.num_running,
         "num_waiting_reqs": part.num_waiting,
+        "num_waiting_uncached_tokens": part.num_waiting_tokens,
         "num_total_reqs": part.num_running + part.num_waiting,
         "num_used_tokens": part.num_used_tokens,
         "num_total_tokens": part.num_used_tokens + part.num_waiting_tokens,
         "max_total_num_tokens": part.num_total_tokens,
         "max_running_requests": max_running,
-        "token_usage": round(part.num_used_tokens / part.num_total_tokens, 4) if part.num_total_tokens else 0.0,
+        "token_usage": round(usage, 4),
         "gen_throughput": round(part.last_gen_throughput, 2),
         "cache_hit_rate": round(hits / prompts, 4) if prompts else 0.0,
+        "utilization": round(max(part.num_running / max_running, usage / _FULL_CACHE), 4),
     }
 
 
@@ -141,3 +152,18 @@ _OF_DISAGGREGATION = (
     *("decode_transfer_queue_reqs", "decode_retracted_queue_reqs", "kv_transfer_speed_gb_s"),
     "kv_transfer_latency_ms",
 )
+
+
+def _as_metrics(loads: Sequence[dict[str, Any]]) -> str:
+    """The numbers of JSON as Prometheus reads them, by SGLang's names; a series for each rank."""
+    samples: dict[str, list[str]] = {}
+    for load in loads:
+        for section, fields in load.items():
+            prefix = _PREFIXES.get(section, f"{section}_") if isinstance(fields, dict) else ""
+            for name, value in (fields if isinstance(fields, dict) else {section: fields}).items():
+                if name != "dp_rank" and isinstance(value, int | float):
+                    metric = f"sglang_{prefix}{name}"
+                    samples.setdefault(metric, [f"# TYPE {metric} gauge\n"]).append(
+                        f'{metric}{{dp_rank="{load["dp_rank"]}"}} {value}\n'
+                    )
+    return "".join(line for lines in samples.values() for line in lines)

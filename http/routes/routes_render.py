@@ -12,13 +12,15 @@ from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, Endpoint
 from palladio.http.generation.params import request_name
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion
-from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.http.wire.protocol_completions import CompletionRequest
+from palladio.http.wire.protocol_chat import RenderChatRequest
+from palladio.http.wire.protocol_completions import RenderCompletionRequest
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError
 from palladio.runtime.interface.generation_request import GenerationRequest
 
+_Body = RenderChatRequest | RenderCompletionRequest
 _PARAMS = (  # of SamplingParams, that vLLM's have too
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
     *("ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs"),
@@ -26,24 +28,48 @@ _PARAMS = (  # of SamplingParams, that vLLM's have too
 )
 
 
-async def _render_chat(context: Context, call: Call, body: ChatRequest) -> Response:
+async def _render_chat(context: Context, call: Call, body: RenderChatRequest) -> Response:
     context.require_generation()
     model = context.model_name(body.model)
     name, options = request_name(body, call.request_id), call.options(body)
-    request, _ = await translate(context, body, call.names, name, options)
-    return _json(_rendered(context, request, model, body) | call.names.warnings())
+    request, plan = await translate(context, body, call.names, name, options)
+    text = plan.end.text if body.input_ids is None else None
+    return _json(
+        _rendered(context, request, model, body)
+        | {"token_offsets": await _offsets(context, body, request, text, is_framed=bool(body.add_special_tokens))}
+        | call.names.warnings()
+    )
 
 
-async def _render_completion(context: Context, call: Call, body: CompletionRequest) -> Response:
+async def _render_completion(context: Context, call: Call, body: RenderCompletionRequest) -> Response:
     context.require_generation()
     model = context.model_name(body.model)
     read = await read_completion(context, call, body)
-    return _json([_rendered(context, request, model, body) for request in read.requests])
+    is_framed = body.add_special_tokens is not False
+    return _json(
+        [
+            _rendered(context, request, model, body)
+            | {"token_offsets": await _offsets(context, body, request, prompt, is_framed=is_framed)}
+            for request, prompt in zip(read.requests, read.prompts, strict=True)
+        ]
+    )
 
 
-def _rendered(
-    context: Context, request: GenerationRequest, model: str, body: ChatRequest | CompletionRequest
-) -> dict[str, Any]:
+async def _offsets(
+    context: Context, body: _Body, request: GenerationRequest, prompt: str | list[int] | None, *, is_framed: bool
+) -> list[tuple[int, int]] | None:
+    """Of each token of the prompt, the characters of the text it was made of; None: not asked for, or not known.
+
+    Args:
+        is_framed: the tokenizer put its special tokens around the text.
+    """
+    if not body.return_token_offsets or not isinstance(prompt, str):
+        return None
+    cut = Truncation(len(request.prompt_ids), keeps_end=body.truncate_prompt_tokens is not None)
+    return await run_encoding(lambda: context.encoder.spans(prompt, is_framed, cut), len(prompt))
+
+
+def _rendered(context: Context, request: GenerationRequest, model: str, body: _Body) -> dict[str, Any]:
     """
     Raises:
         ContextLengthError: the prompt leaves no room for an answer.
@@ -81,5 +107,5 @@ def _json(content: Any) -> Response:
     return Response(orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
 
-RENDER_CHAT = Endpoint("/v1/chat/completions/render", ChatRequest, _render_chat)
-RENDER_COMPLETION = Endpoint("/v1/completions/render", CompletionRequest, _render_completion)
+RENDER_CHAT = Endpoint("/v1/chat/completions/render", RenderChatRequest, _render_chat)
+RENDER_COMPLETION = Endpoint("/v1/completions/render", RenderCompletionRequest, _render_completion)

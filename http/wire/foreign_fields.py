@@ -194,6 +194,7 @@ NOT_YET: Mapping[str, NotYet] = {
     "return_tokens_as_token_ids": NotYet(instead="use return_token_ids"),
     "return_prompt_token_ids": NotYet(instead="use return_token_ids"),
     "return_tokens": NotYet(instead="use return_token_ids"),
+    "return_token_offsets": NotYet(instead="send the request to the route's /render"),
     "return_full_text": NotYet(instead="use echo"),
     "echo_last": NotYet((0,), "use echo"),
     "decoder_input_details": NotYet(instead="use prompt_logprobs"),

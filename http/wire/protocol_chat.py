@@ -101,3 +101,7 @@ class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     verbosity: Verbosity | None = None
+
+
+class RenderChatRequest(ChatRequest):
+    return_token_offsets: bool | None = None

@@ -41,3 +41,7 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: int | None = None
     return_tokens_as_token_ids: bool | None = None
+
+
+class RenderCompletionRequest(CompletionRequest):
+    return_token_offsets: bool | None = None

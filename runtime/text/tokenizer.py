@@ -180,6 +180,13 @@ class Tokenizer:
             return ids[1:]
         return ids
 
+    def spans(self, text: str, add_special_tokens: bool = True) -> list[tuple[int, int]] | None:
+        """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer does not tell."""
+        if self._fast is None:
+            return None
+        found: list[tuple[int, int]] = self._fast.encode(text, add_special_tokens=add_special_tokens).offsets
+        return found[len(found) - len(self.encode(text, add_special_tokens)) :]
+
     def encode_pair(
         self, first: str, second: str, add_special_tokens: bool = True, limit: int | None = None
     ) -> list[int]:
@@ -206,11 +213,9 @@ class Tokenizer:
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
-        text: str
         if self._fast is not None and len(ids) > MANY:  # what the call below comes to
-            (text,) = self._fast.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
-            return text
-        text = self._hf.decode(
+            return str(self._fast.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0])
+        text: str = self._hf.decode(
             list(ids),
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=spaces_between_special_tokens,
@@ -289,8 +294,7 @@ class Tokenizer:
             RenderLimitError: it takes longer, or makes far too much text.
             InvalidRequestError: no template, or the template refuses the messages.
         """
-        reserved = _RESERVED_TEMPLATE_KWARGS & kwargs.keys()
-        if reserved:
+        if reserved := _RESERVED_TEMPLATE_KWARGS & kwargs.keys():
             raise InvalidRequestError(
                 f"chat_template_kwargs must not contain {', '.join(sorted(reserved))}", param="chat_template_kwargs"
             )

@@ -1,5 +1,6 @@
-"""sglang-router, or its successor smg, before two servers. One is killed under load: the router tries whole answers
-again, and only those streams are lost that it had. Requests with the same beginning come to the same server."""
+"""sglang-router, its successor smg, or vLLM's router, which came from it, before two servers. One is killed under load:
+the router tries whole answers again, and only those streams are lost that it had. Requests with the same beginning come
+to the same server."""
 
 import concurrent.futures
 import contextlib
@@ -20,13 +21,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true, wait_for
+from checks import KEY, MODEL, end, equal, get_json, own_server, run_checks, true
 
-IS_SMG = importlib.util.find_spec("sglang_router") is None  # the environment has one of the two
+MODULE = next((name for name in ("sglang_router", "vllm_router") if importlib.util.find_spec(name)), None)
+IS_SMG = MODULE is None  # the environment has one of the three
 COMMAND = (
     [str(Path(sys.executable).parent / "smg"), "launch"]
     if IS_SMG
-    else [sys.executable, "-m", "sglang_router.launch_router"]
+    else [sys.executable, "-m", f"{MODULE}.launch_router"]
 )
 FLAGS = ("--api-key", KEY, "--log-level", "warning")
 FRONTS = (*FLAGS, "--api-server-count", "2")
@@ -46,7 +48,7 @@ class Sent:
 
 
 @contextlib.contextmanager
-def _router(*workers: str, policy: str = "power_of_two" if IS_SMG else "round_robin") -> Iterator[str]:
+def _router(*workers: str, policy: str = "round_robin") -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -56,8 +58,8 @@ def _router(*workers: str, policy: str = "power_of_two" if IS_SMG else "round_ro
     process = subprocess.Popen(command, start_new_session=True)
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(f"{url}/readiness", process)
-        _wait(lambda: sum(worker["is_healthy"] for worker in _workers(url)) == len(workers))
+        _wait(lambda: process.poll() is not None or _num_healthy(url) == len(workers))
+        true(process.poll() is None, "the router has ended")
         yield url
     finally:
         end(process)
@@ -67,8 +69,15 @@ def _workers(router: str) -> list[dict[str, Any]]:
     return get_json("/workers", url=router)["workers"]
 
 
+def _num_healthy(router: str) -> int:
+    try:
+        return sum(worker["is_healthy"] for worker in _workers(router))
+    except OSError:  # it does not listen yet
+        return 0
+
+
 def _wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         true(time.monotonic() < deadline, "it takes too long")
         time.sleep(0.1)
@@ -83,9 +92,11 @@ def _ask(router: str, path: str, body: object) -> object:
 
 
 def check_routes() -> None:
-    with own_server(*FLAGS) as (one, _), own_server(*FLAGS) as (other, _), _router(one, other) as router:
+    policy = "power_of_two" if IS_SMG else "round_robin"  # the first one asks for loads
+    with own_server(*FLAGS) as (one, _), own_server(*FLAGS) as (other, _), _router(one, other, policy=policy) as router:
         equal([model["id"] for model in get_json("/v1/models", url=router)["data"]], [MODEL])
-        equal([worker["model_id"] for worker in _workers(router)], [MODEL] * 2)
+        known = "unknown" if MODULE == "vllm_router" else MODEL  # vLLM's asks for no name
+        equal([worker["model_id"] for worker in _workers(router)], [known] * 2)
         if IS_SMG:
             _check_loads(router)
         for _ in range(4):
@@ -101,13 +112,18 @@ def check_routes() -> None:
 
 
 def _check_loads(router: str) -> None:
-    """It asks each server for its load, and understands the answer."""
-    _wait(lambda: all(worker.get("engine_load") for worker in _workers(router)))
-    for load in (worker["engine_load"] for worker in _workers(router)):
+    """It asks each server for its load, and understands the answer. Where that takes too long, it reads metrics until
+    the next time; these have no sections."""
+    _wait(lambda: all("memory" in rank for load in _loads(router) for rank in load.get("loads") or [{}]))
+    for load in _loads(router):
         equal(load["dp_rank_count"], 1)
         (rank,) = load["loads"]
         true(rank["max_total_num_tokens"] == rank["memory"]["token_capacity"] > 0, rank)
         equal(rank["queues"], {"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0})
+
+
+def _loads(router: str) -> list[dict[str, Any]]:
+    return [worker.get("engine_load") or {} for worker in _workers(router)]
 
 
 def check_a_killed_worker() -> None:
@@ -152,6 +168,7 @@ def _check_kills(flags: tuple[str, ...], *kills: "Callable[[subprocess.Popen[byt
             all(any(sent.begun - GONE <= moment <= sent.ended for moment in moments) for sent in lost), (moments, lost)
         )
         true(len(lost) < len(kills) * WIDTH, lost)
+        print(f"{len(kills)} kills: {len(lost)} of {len(streams)} streams lost, 0 of {len(whole)} whole answers")
 
 
 def check_prefixes() -> None:

@@ -110,8 +110,8 @@ def own_server(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
             end(process)
 
 
-def wait_for(address: str, process: "subprocess.Popen[bytes]", seconds: float = 120) -> None:
-    """Until it answers 200."""
+def wait_for(address: str, process: "subprocess.Popen[bytes]", seconds: float = 300) -> None:
+    """Until it answers 200. Args: seconds: a first start builds the native library, on a busy machine slowly."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:

@@ -17,6 +17,7 @@ from palladio.server_args import parse_server_args
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 BUILT = ("one-pod", "slice", "pool", "monitoring")
+SCHEMAS = "1.34"  # Kubernetes'
 OWN_KINDS = {"LeaderWorkerSet", "InferencePool", "HTTPRoute", "ServiceMonitor"}  # of extensions: no schema at hand
 
 
@@ -141,6 +142,27 @@ def test_volumes_are_those_of_the_image(pod: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT)
+def test_each_file_has_the_schema_of_its_kind(name: str) -> None:
+    """Also where there is no kubectl to apply the patches."""
+    validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make deploy-check)")
+    for kind, each in objects(name).items():
+        if kind not in OWN_KINDS:
+            validator.validate(each, SCHEMAS, strict=True)
+
+
+@pytest.mark.parametrize("pod", ["server", "leader", "worker"])
+def test_each_pod_has_the_schema_of_pods(pod: str) -> None:
+    """Those in a LeaderWorkerSet, too."""
+    validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make deploy-check)")
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}, "spec": pods()[pod]["spec"]}
+    validator.validate(made, SCHEMAS, strict=True)
+    (only,) = made["spec"]["containers"]
+    broken = made | {"spec": made["spec"] | {"containers": [only | {"imagePullPolice": "Always"}]}}
+    with pytest.raises(validator.ValidationError, match="imagePullPolice"):
+        validator.validate(broken, SCHEMAS, strict=True)
+
+
+@pytest.mark.parametrize("name", BUILT)
 def test_kubernetes_takes_them(name: str) -> None:
     """Built by kubectl, and checked with the schemas of Kubernetes: see `make deploy-check`."""
     validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make deploy-check)")
@@ -152,7 +174,7 @@ def test_kubernetes_takes_them(name: str) -> None:
     for each in yaml.safe_load_all(built):
         kinds.append(each["kind"])
         if each["kind"] not in OWN_KINDS:
-            validator.validate(each, "1.34", strict=True)
+            validator.validate(each, SCHEMAS, strict=True)
         if each["kind"] == "Deployment" and name == "pool":
             assert each["spec"]["replicas"] > 1
             volumes = each["spec"]["template"]["spec"]["volumes"]

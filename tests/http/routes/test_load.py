@@ -5,6 +5,7 @@ import threading
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from palladio import __version__
 from palladio.http.routes.routes_load import _sections
@@ -22,11 +23,13 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
     answer = http.get("/v1/loads?include=core").raise_for_status().json()
     assert answer["version"] == __version__
     assert answer["dp_rank_count"] == 2
+    assert (answer["accelerator"], answer["num_accelerators"]) == ("fake", 1)
     busy, idle = answer["loads"]
     assert busy == {
         "dp_rank": 0,
         "num_running_reqs": 3,
         "num_waiting_reqs": 2,
+        "num_waiting_uncached_tokens": 24,
         "num_total_reqs": 5,
         "num_used_tokens": 160,
         "num_total_tokens": 184,
@@ -35,6 +38,7 @@ def test_loads_of_ranks(http: httpx.Client, engine: FakeEngine) -> None:
         "token_usage": 0.25,
         "gen_throughput": 55.55,
         "cache_hit_rate": 0.25,
+        "utilization": 0.2778,  # 0.25 of the cache, where 0.9 counts as full
     }
     assert (idle["dp_rank"], idle["num_total_tokens"], idle["cache_hit_rate"]) == (1, 0, 0.0)
     (whole,) = http.get("/v1/loads?dp_rank=1&include=all&format=json").json()["loads"]
@@ -62,6 +66,43 @@ def test_sections_that_routers_ask_for(http: httpx.Client, engine: FakeEngine) -
     assert busy["speculative"] == {"accept_length": 2.5, "accept_rate": 0.5}
     assert "speculative" not in idle, "there were no drafts"
     assert busy["queues"] == {"waiting": 2, "grammar": 0, "paused": 0, "retracted": 1}
+
+
+@pytest.mark.parametrize("section", ["core", "memory", "spec", "lora", "disagg", "queues"])
+def test_each_section_alone(http: httpx.Client, engine: FakeEngine, section: str) -> None:
+    engine.ranks = [dataclasses.replace(BUSY, num_draft_rows=1, num_draft_tokens=3, num_accepted_drafts=2)]
+    (plain,) = http.get("/v1/loads?include=core").json()["loads"]
+    (load,) = http.get(f"/v1/loads?include={section}").raise_for_status().json()["loads"]
+    names = {"spec": ["speculative"], "disagg": ["disaggregation"], "core": [], "lora": []}
+    assert sorted(set(load) - set(plain)) == names.get(section, [section])
+
+
+def test_a_server_is_as_utilized_as_what_is_scarcer(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.ranks = [RankStats(num_running=48, num_used_tokens=64, num_total_tokens=640), RankStats()]
+    busy, idle = http.get("/v1/loads?include=core").json()["loads"]
+    assert (busy["utilization"], idle["utilization"]) == (1.5, 0.0)  # 48 of 32, in two ranks; no cache at all
+
+
+def test_loads_as_metrics(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.ranks = [BUSY, IDLE]
+    answer = http.get("/v1/loads?format=prometheus")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert {family.type for family in families.values()} == {"gauge"}
+    read = {
+        name: {sample.labels["dp_rank"]: sample.value for sample in family.samples} for name, family in families.items()
+    }
+    loads = http.get("/v1/loads").json()["loads"]
+    for name in set(loads[0]) - {"dp_rank", "memory", "queues", "disaggregation"}:
+        assert read[f"sglang_{name}"] == {"0": loads[0][name], "1": loads[1][name]}
+    assert read["sglang_queues_retracted"] == {"0": 1, "1": 0}
+    assert read["sglang_memory_token_capacity"] == {"0": 640, "1": 640}
+    assert read["sglang_disagg_prefill_inflight_queue_reqs"] == {"0": 0, "1": 0}
+    assert "sglang_disagg_mode" not in read, "not a number"
+    narrow = http.get("/v1/loads?format=prometheus&include=core&dp_rank=1").text
+    assert 'sglang_num_running_reqs{dp_rank="1"} 0\n' in narrow
+    assert "queues" not in narrow
+    assert 'dp_rank="0"' not in narrow
 
 
 def test_requests_whose_grammar_is_compiled_are_a_queue_of_their_own() -> None:
@@ -98,7 +139,7 @@ def test_the_load_while_requests_run(http: httpx.Client, engine: FakeEngine) -> 
         ("include=core,memry", "include"),
         ("dp_rank=-1", "dp_rank"),
         ("dp_rank=x", "dp_rank"),
-        ("format=prometheus", "format"),
+        ("format=yaml", "format"),
     ],
 )
 def test_what_the_loads_do_not_tell(http: httpx.Client, query: str, param: str) -> None:

@@ -48,6 +48,52 @@ def test_without_a_limit_it_is_the_room(http: httpx.Client, engine: FakeEngine) 
     assert rendered["sampling_params"]["max_tokens"] == engine.info.context_length - len(rendered["token_ids"])
 
 
+def test_which_characters_each_token_is_of(http: httpx.Client, engine: FakeEngine) -> None:
+    assert engine.tokenizer is not None
+    text = "Hello, wörld 🎉!"
+    asked = {"prompt": [text, "hi"], "return_token_offsets": True}
+    first, second = http.post(f"{COMPLETIONS}/render", json=asked).raise_for_status().json()
+    assert len(first["token_offsets"]) == len(first["token_ids"]) > 4
+    pieces = [text[begin:end] for begin, end in first["token_offsets"]]
+    whole = [place for place, (begin, end) in enumerate(first["token_offsets"]) if pieces.count(text[begin:end]) == 1]
+    assert len(whole) > 4
+    for place in whole:  # others are bytes of one character
+        assert engine.tokenizer.token_text(first["token_ids"][place]) == pieces[place]
+    assert second["token_offsets"][-1][1] == 2
+    chat = http.post(f"{CHAT}/render", json=MESSAGES | {"return_token_offsets": True}).raise_for_status().json()
+    prompt = engine.tokenizer.render_chat(MESSAGES["messages"])
+    special = engine.tokenizer.added_id("<|im_start|>")
+    begin, end = chat["token_offsets"][chat["token_ids"].index(special)]
+    assert prompt[begin:end] == "<|im_start|>"
+    assert chat["token_offsets"][-1][1] == len(prompt)
+
+
+@pytest.mark.parametrize(("keeps_end", "extra"), [(True, {"truncate_prompt_tokens": 3}), (False, {})])
+def test_offsets_of_a_prompt_that_was_cut(
+    serve: Serve, engine: FakeEngine, *, keeps_end: bool, extra: dict[str, int]
+) -> None:
+    text = " ".join(f"n{number}" for number in range(engine.info.context_length))
+    address = f"{serve(allow_auto_truncate=True)}{COMPLETIONS}/render"
+    body = {"prompt": text, "max_tokens": 1, "return_token_offsets": True, **extra}
+    (cut,) = httpx.post(address, json=body, timeout=20).raise_for_status().json()
+    assert len(cut["token_offsets"]) == len(cut["token_ids"]) < engine.info.context_length
+    edge = cut["token_offsets"][-1][1] == len(text), cut["token_offsets"][0][0] == 0
+    assert edge == (keeps_end, not keeps_end)
+    begin = 0 if not keeps_end else cut["token_offsets"][0][0]
+    assert engine.tokenizer is not None
+    assert engine.tokenizer.encode(text[begin : cut["token_offsets"][-1][1]])[:3] == cut["token_ids"][:3]
+
+
+def test_there_are_no_offsets_without_a_text(http: httpx.Client) -> None:
+    asked: dict[str, Any] = {"return_token_offsets": True}
+    (given,) = http.post(f"{COMPLETIONS}/render", json=asked | {"prompt": [5, 6]}).json()
+    ids = http.post(f"{CHAT}/render", json=asked | {"input_ids": [5, 6]}).json()
+    (unasked,) = http.post(f"{COMPLETIONS}/render", json={"prompt": "hi", "return_token_offsets": False}).json()
+    assert [answer["token_offsets"] for answer in (given, ids, unasked)] == [None] * 3
+    refused = http.post(COMPLETIONS, json=asked | {"prompt": "hi"})
+    assert (refused.status_code, "/render" in refused.json()["error"]["message"]) == (400, True)
+
+
 def test_what_is_refused(http: httpx.Client, engine: FakeEngine, serve: Serve) -> None:
     room = engine.info.context_length
     for body, param in (

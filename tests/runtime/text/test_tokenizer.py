@@ -90,6 +90,17 @@ def test_no_second_bos(with_bos, byte_level, sentencepiece):
     assert byte_level.bos_token_id is None
 
 
+def test_each_token_has_its_characters(with_bos, byte_level):
+    text, bos = "Hello, wörld 🎉!", "<|endoftext|>"
+    spans = byte_level.spans(text)
+    assert len(spans) == len(byte_level.encode(text))
+    assert "".join(text[begin:end] for begin, end in dict.fromkeys(spans)) == text  # bytes of one have the same
+    assert with_bos.spans("Hello") == [(0, 0), *byte_level.spans("Hello")]
+    assert with_bos.spans("Hello", add_special_tokens=False) == byte_level.spans("Hello")
+    own = with_bos.spans(f"{bos}Hello")
+    assert own == [(0, len(bos)), *((b + len(bos), e + len(bos)) for b, e in byte_level.spans("Hello"))]
+
+
 def test_ids_and_strings(byte_level):
     assert byte_level.eos_token_id == 2
     assert byte_level.vocab_size == max(byte_level.encode("</tool_call>")) + 1
