@@ -249,7 +249,9 @@ def cases(smoke: bool) -> dict[str, Case]:
     for num_rows in (1, 64, 2048):
         found[f"float8 × float8 in blocks, {num_rows} rows"] = Blocks(num_rows, backend="gpu_triton")
     for num_rows, columns in ((64, 14336), (2048, 14336), (2048, 576)):
-        found[f"float8 × float8 in blocks, {num_rows} rows, {columns} columns, mosaic"] = Blocks(num_rows, 4096, columns)
+        found[f"float8 × float8 in blocks, {num_rows} rows, {columns} columns, mosaic"] = Blocks(
+            num_rows, 4096, columns
+        )
     for head_size in MOSAIC_HEAD_SIZES:
         name = f"attention H={head_size}, mosaic"
         found[name] = Attention(head_size, backend="gpu_mosaic")

@@ -103,7 +103,7 @@ def _multiply_tile(
 ) -> None:
     """Block (j, i): columns j of tile i. rows_ref [M, D], row_scales_ref [G, M], matrix_ref [F, D], scales_ref [G, F],
     out_ref [M, F]."""
-    (M, D), stages, num_steps = rows_ref.shape, jnp.int32(STAGES), jnp.int32(rows_ref.shape[1] // GROUP)
+    M, stages, num_steps = rows_ref.shape[0], jnp.int32(STAGES), jnp.int32(rows_ref.shape[1] // GROUP)
     warpgroup, first = lax.axis_index("warpgroup"), lax.axis_index("tile") * ROWS
     own_rows, own_columns = pl.ds(first, ROWS), pl.ds(lax.axis_index("column") * columns, columns)
 

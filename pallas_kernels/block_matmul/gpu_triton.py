@@ -1,6 +1,9 @@
-"""The backend for GPUs and for few rows, by way of Triton. Pallas has Triton multiply float8 with the slower of Hopper's
-two kinds of tensor core instruction (mma.sync), of numbers that it has made float16 before. float16 has all numbers of
-float8, so here they are converted first: products of 64 rows and more are then asynchronous (wgmma)."""
+"""The backend for GPUs, by way of Triton: products of float16, which has all numbers of float8.
+
+Pallas leaves Triton's limit on inexact sums (max_num_imprecise_acc) at its default, with which Triton makes float16 of
+float8 itself, and takes the slower of Hopper's two kinds of tensor core instruction (mma.sync). Converted before,
+products of 64 rows and more are asynchronous (wgmma).
+"""
 
 import functools
 import math

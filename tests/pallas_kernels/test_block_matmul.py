@@ -54,9 +54,7 @@ def _make(M, D, F, group, dtype="float32"):
 def test_matches_an_oracle_that_rounds_alike(backend, M, D, F, group):
     rows, matrix, scales = _make(M, D, F, group)
     expected = _oracle(rows, matrix, scales, group)
-    call = functools.partial(
-        block_matmul, group=group, out_dtype=jnp.float32, backend=backend, target=INTERPRETED
-    )
+    call = functools.partial(block_matmul, group=group, out_dtype=jnp.float32, backend=backend, target=INTERPRETED)
     out = jax.jit(call)(rows, jnp.asarray(matrix), scales)
     assert out.dtype == jnp.float32
     largest = np.abs(expected).max(axis=1, keepdims=True)
@@ -81,9 +79,7 @@ def test_rounding_is_that_of_each_group():
 def test_a_row_does_not_depend_on_the_others():
     """In one shape of step, as with --deterministic."""
     rows, matrix, scales = _make(40, 256, 64, 128)
-    call = functools.partial(
-        block_matmul, group=128, out_dtype=jnp.float32, backend="gpu_triton", target=INTERPRETED
-    )
+    call = functools.partial(block_matmul, group=128, out_dtype=jnp.float32, backend="gpu_triton", target=INTERPRETED)
     one = jax.jit(call)(rows, jnp.asarray(matrix), scales)
     alone = np.zeros_like(rows)
     alone[7] = rows[7]
@@ -107,7 +103,7 @@ def test_misuse_is_an_error():
         block_matmul(rows, matrix, scales, group=128, out_dtype=jnp.bfloat16, **hopper)
     with pytest.raises(NotImplementedError, match="results are bfloat16"):
         block_matmul(rows, matrix, scales, **options, **hopper)
-    with pytest.raises(NotImplementedError, match="this GPU has 8.0"):
+    with pytest.raises(NotImplementedError, match=r"this GPU has 8\.0"):
         block_matmul(rows, matrix, scales, **options, backend="gpu_mosaic", target=Target("gpu", "8.0"))
 
 
