@@ -205,7 +205,7 @@ class Blocks:
 
         @jax.jit
         def multiply(rows: jax.Array, matrix: jax.Array, scales: jax.Array) -> jax.Array:
-            options = {"group": 128, "out_dtype": self.dtype, "backend": self.backend, "target": target}
+            options: dict[str, Any] = {"group": 128, "out_dtype": self.dtype, "backend": self.backend, "target": target}
             return block_matmul(rows, matrix, scales, **options)
 
         return multiply, (

@@ -244,8 +244,8 @@ class Scaled(Weight):
         if self.multiplies_blocks:
             assert self.flat is not None
             assert self.group is not None
-            options = {"group": self.group, "backend": self.kernels.block_matmul, "target": target}
-            out = block_matmul(x, values, scales, out_dtype=x.dtype, **options)
+            backend = self.kernels.block_matmul
+            out = block_matmul(x, values, scales, group=self.group, out_dtype=x.dtype, backend=backend, target=target)
             return out.reshape(T, *self.flat.own_outputs)
         if zeros is not None:  # else XLA:TPU widens those of all layers before the first
             x, zeros = lax.optimization_barrier((x, zeros))

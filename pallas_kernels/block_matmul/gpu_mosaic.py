@@ -151,7 +151,8 @@ def _multiply_tile(
             plgpu.commit_smem()  # the factors have been read before the copy engine overwrites them
             plgpu.barrier_arrive(free.at[slot])
             factors = lax.broadcast_in_dim(by_row, shape, (0,)) * lax.broadcast_in_dim(by_column, shape, (1,))
-            return sums + products * factors
+            added: jax.Array = sums + products * factors
+            return added
 
         zeros = plgpu.layout_cast(jnp.zeros(shape, jnp.float32), plgpu.Layout.WGMMA)
         sums = lax.fori_loop(0, num_steps, add_group, zeros)
