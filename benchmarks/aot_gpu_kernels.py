@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from palladio.pallas_kernels.block_matmul import block_matmul
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -46,10 +47,11 @@ from palladio.pallas_kernels.target import Target
 
 MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
 LATENT_KERNELS = ("latent_decode", "latent_prefill")
-KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", "grouped_matmul", *LATENT_KERNELS)
-MOSAIC_ENTRY = re.compile(r"\.entry (paged_prefill_mosaic|grouped_matmul_mosaic)_mosaic_gpu_kernel\(")
-MOSAIC_PRODUCTS = ("paged_prefill_mosaic", "grouped_matmul_mosaic")
-PRODUCTS = ("paged_decode", "paged_prefill", "grouped_matmul", *LATENT_KERNELS, *MOSAIC_PRODUCTS)
+MATMULS = ("grouped_matmul", "block_matmul")
+KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", *MATMULS, *LATENT_KERNELS)
+MOSAIC_PRODUCTS = ("paged_prefill_mosaic", *(f"{kernel}_mosaic" for kernel in MATMULS))
+MOSAIC_ENTRY = re.compile(rf"\.entry ({'|'.join(MOSAIC_PRODUCTS)})_mosaic_gpu_kernel\(")
+PRODUCTS = ("paged_decode", "paged_prefill", *MATMULS, *LATENT_KERNELS, *MOSAIC_PRODUCTS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,7 +190,32 @@ class Groups:
         )
 
 
-Case = Attention | Latents | Experts | Groups
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blocks:
+    """A product of float8 and float8, with a scale for each block of 128 × 128."""
+
+    num_rows: int
+    inner: int = 4096
+    columns: int = 14336
+    backend: str = "gpu_mosaic"
+    dtype: DTypeLike = jnp.bfloat16
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def multiply(rows: jax.Array, matrix: jax.Array, scales: jax.Array) -> jax.Array:
+            options: dict[str, Any] = {"group": 128, "out_dtype": self.dtype, "backend": self.backend, "target": target}
+            return block_matmul(rows, matrix, scales, **options)
+
+        return multiply, (
+            shape((self.num_rows, self.inner), self.dtype),
+            shape((self.columns, self.inner), jnp.float8_e4m3fn),
+            shape((self.inner // 128, self.columns), jnp.float32),
+        )
+
+
+Case = Attention | Latents | Experts | Groups | Blocks
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -219,6 +246,12 @@ def cases(smoke: bool) -> dict[str, Case]:
             f"MXFP4, {num_rows} rows": Groups(num_rows, group=32, is_float4=True),
             f"float8 blocks of 128, {num_rows} rows": Groups(num_rows, 14336, storage="float8_e4m3fn"),
         }
+    for num_rows in (1, 64, 2048):
+        found[f"float8 × float8 in blocks, {num_rows} rows"] = Blocks(num_rows, backend="gpu_triton")
+    for num_rows, columns in ((64, 14336), (2048, 14336), (2048, 576)):
+        found[f"float8 × float8 in blocks, {num_rows} rows, {columns} columns, mosaic"] = Blocks(
+            num_rows, 4096, columns
+        )
     for head_size in MOSAIC_HEAD_SIZES:
         name = f"attention H={head_size}, mosaic"
         found[name] = Attention(head_size, backend="gpu_mosaic")
@@ -270,6 +303,7 @@ def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]
                 "kernel": kernel,
                 "tensor_core_instructions": code.count("wgmma.mma_async") + len(re.findall(r"\bmma\.sync", code)),
                 "wgmma": code.count("wgmma.mma_async"),
+                "float8_wgmma": len(re.findall(r"wgmma\.mma_async[\w.]*\.e4m3\.e4m3", code)),
                 "async_copies": len(re.findall(r"cp\.async\.c[ag]\.|cp\.async\.bulk\.tensor", code)),
                 "shared_bytes": _mosaic_shared_memory(path) if mosaic else shared[kernel],
                 "compile_seconds": program.compile_seconds,
@@ -287,6 +321,8 @@ def _check(figures: dict[str, Any], dtype: DTypeLike) -> list[str]:
         wrong.append("does not use the tensor cores")
     if figures["kernel"].endswith("_mosaic") and not (figures["wgmma"] and figures["async_copies"]):
         wrong.append("does not use wgmma and the copy engine")
+    if figures["kernel"] == "block_matmul_mosaic" and figures["float8_wgmma"] < figures["wgmma"]:
+        wrong.append("does not multiply float8")
     return wrong
 
 

@@ -86,13 +86,16 @@ STORED: dict[str, dict[str, Any]] = {  # how checkpoints are quantized
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
     "mxfp4": {"quant_method": "mxfp4"},
 }
+BLOCKS_BY_FLAG = "fp8-block,w8a8"  # of such a checkpoint, with --quantization w8a8_fp8
 DTYPE = jnp.bfloat16
 DEFAULTS = PlatformDefaults.of("tpu")
 PROGRAMS = ("draft", "forward", "verify", "sample", "decode", "score", "reset", "tables", "compare")
 
 
 def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
-    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, or a name in STORED."""
+    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, of STORED, or BLOCKS_BY_FLAG."""
+    if quantization == BLOCKS_BY_FLAG:
+        return quantized(hf_config, "fp8-block").with_quantization("w8a8_fp8")
     if quantization in STORED:
         return ModelConfig.from_hf({**hf_config, "quantization_config": STORED[quantization]})
     return ModelConfig.from_hf(hf_config).with_quantization(quantization)
@@ -259,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=TARGETS, required=True)
     parser.add_argument("--model", choices=MODELS, default="qwen2.5-0.5b")
-    parser.add_argument("--quantization", choices=(*MADE, *STORED), help="weights of 8 or 4 bits")
+    parser.add_argument("--quantization", choices=(*MADE, *STORED, BLOCKS_BY_FLAG), help="weights of 8 or 4 bits")
     parser.add_argument("--layers", type=int, help="other than the model's own, for a quick look")
     parser.add_argument("--devices", type=int, default=1, help="tensor parallelism")
     parser.add_argument("--groups", type=int, default=1, help="of so many devices, with requests of their own")

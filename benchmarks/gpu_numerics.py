@@ -114,6 +114,7 @@ def product_numerics(tiny: bool, target: Target | None = None, backend: str = "a
     import jax.numpy as jnp
     import numpy as np
 
+    from palladio.pallas_kernels.block_matmul import block_matmul
     from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 
     rng, target = np.random.default_rng(0), target or Target.of(jax.devices()[0])
@@ -137,6 +138,15 @@ def product_numerics(tiny: bool, target: Target | None = None, backend: str = "a
             )
             error = float(np.abs(ours - exact).max() / np.abs(exact).max())
             errors[name] = max(error, errors.get(name, 0.0))
+    name = "float8 × float8, blocks of 128"
+    matrix = jnp.asarray(np.clip(rng.normal(size=(F, D)) * 100, -448, 448), jnp.float8_e4m3fn)
+    factors = jnp.asarray(rng.uniform(0.01, 0.02, (D // 128, F)), jnp.float32)
+    for num_rows in (2, 64) if tiny else (2, 64, 300):
+        rows = jnp.asarray(rng.normal(size=(num_rows, D)), jnp.bfloat16)
+        options: Figures = {"group": 128, "out_dtype": jnp.bfloat16, "target": target}
+        calls = (functools.partial(block_matmul, backend=one, **options) for one in (backend, "reference"))
+        ours, exact = (np.asarray(jax.jit(call)(rows, matrix, factors), np.float32) for call in calls)
+        errors[name] = max(float(np.abs(ours - exact).max() / np.abs(exact).max()), errors.get(name, 0.0))
     return {"max error": errors, "ok": all(error <= TOLERANCES["bfloat16"] for error in errors.values())}
 
 

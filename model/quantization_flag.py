@@ -156,14 +156,14 @@ def weight_kinds(
 def _with_8_bit_rows(kinds: WeightKinds) -> WeightKinds:
     """
     Raises:
-        ConfigError: scales are of groups: sums of a row would have several.
+        ConfigError: whole numbers have scales of groups: no product takes both in 8 bits.
     """
 
     def changed(kind: WeightKind) -> WeightKind:
-        if kind.group is not None:
+        if kind.group is not None and kind.storage != "float8_e4m3fn":
             raise ConfigError(
-                f"--quantization w8a8_…: the checkpoint has {kind.name}; activations of 8 bits need a scale per "
-                "channel: leave the flag out"
+                f"--quantization w8a8_…: the checkpoint has {kind.name}; activations of int8 need a scale per channel: "
+                "leave the flag out"
             )
         return dataclasses.replace(kind, activation_bits=8)
 

@@ -31,3 +31,8 @@ class Kernels:
         """Backend of grouped_matmul: that of the attention, where both ops have one for any groups. That of gpu_mosaic
         takes large ones only, and TPUs have XLA's."""
         return "auto" if self.attention in ("tpu", "gpu_mosaic", "cpu_native") else self.attention
+
+    @property
+    def block_matmul(self) -> str:
+        """Backend of block_matmul: that of the attention, where both ops have one for any rows."""
+        return {"gpu_triton": "gpu_triton", "xla": "reference", "reference": "reference"}.get(self.attention, "auto")

@@ -34,6 +34,13 @@ def store_rows(ref: Any, values: jax.Array) -> None:
         plgpu.store(ref, values, optimized=False)
 
 
+def load(ref: Any, layout: Any) -> jax.Array:
+    """Out of shared memory, into that layout."""
+    beside = ((),) if jax.__version_info__ < (0, 12) else ()
+    found: jax.Array = plgpu.load(ref, *beside, layout=layout)
+    return found
+
+
 def copy_out(rows: Any, into: Callable[[jax.Array | int, int], Any], count: jax.Array) -> None:
     """The first `count` of a warpgroup's rows [64, C] in shared memory to the device's, and waits for it.
 

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,7 @@ from palladio import __version__
 from palladio.model.config import DType, ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
-from palladio.model.loading.parameters import Parameters, known_dtype, known_form, rest_form, scale_form
+from palladio.model.loading.parameters import Parameters, as_known, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -39,6 +40,7 @@ from palladio.model.weights.scaled import ScaleForm
 MANIFEST = "palladio_checkpoint.json"
 FORMAT = 5
 _PARAMETERS = "parameters"
+_OF_ACTIVATIONS = re.compile(r"A\d+,")  # in the name of a kind
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
 _CHUNK_BYTES = 64 * 2**20  # of an array, that is read as one: a device reads those that its part lies in
@@ -76,6 +78,11 @@ class StoredParameter:
         dtype, (shape, axes) = str(known_dtype(param)), known_form(param)
         kind = dtype if slot.weight is None else slot.weight.kind_name
         return cls(stored_shape(shape, axes, layout, scale_form(param)), dtype, kind, axes)
+
+    @property
+    def of_numbers(self) -> Self:
+        """Without the bits of activations: they are the device's affair."""
+        return dataclasses.replace(self, kind=_OF_ACTIVATIONS.sub(",", self.kind))
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
@@ -155,7 +162,7 @@ class Manifest:
                     f"{path} was converted with --dtype {self.dtype}: {name} is {found[name].dtype}, and "
                     f"{each.dtype} is asked for. Use --dtype {self.dtype}, or convert the model again"
                 )
-            if each != found[name]:
+            if each.of_numbers != found[name].of_numbers:
                 raise CheckpointError(f"{path} holds {name} as {found[name]}, not as {each}: convert the model again")
 
     def check(self, path: Path) -> None:
@@ -200,7 +207,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
         if not target.is_dir():
             forms = {path: known_form(param) for path, (_, param) in params.items()}
             read = stored_arrays(source, layout, parameters, mesh, only=names)
-            arrays = {path: array.reshape(forms[path][0]) for path, array in read}
+            arrays = {path: as_known(array, params[path][1]) for path, array in read}
             arrays |= {name: pack(each) for name, each in arrays.items() if is_packed(each.shape, each.dtype)}
             _save(target, arrays, {path: forms[path][1] for path in arrays})
     progress(len(groups), len(groups))

@@ -61,13 +61,25 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
     for keys, node in nodes.items():
         kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
         if kind is not None:
-            if node.inputs == 1 and node.values.ndim == 3:  # experts multiply in activations' own bits
-                kind = dataclasses.replace(kind, activation_bits=16)
             axis = node.values.get_metadata()["logical_axes"][node.inputs]
             groups = None if kind.group is None else layout.groups(axis, kind)
+            if not _rounds_rows(node, groups, kernels):
+                kind = dataclasses.replace(kind, activation_bits=16)
             setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
         elif isinstance(node, Dense) and narrow:
             setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, NarrowProducts.of(kernels.target)))
+
+
+def _rounds_rows(node: Dense, groups: tuple[int, int] | None, kernels: Kernels) -> bool:
+    """Whether products of 8 bits on both sides can be had. Experts multiply in activations' own bits, and so do weights
+    with groups on a TPU, and where devices have cut the groups: rows would be rounded otherwise than on one device.
+
+    Args:
+        groups: inputs that share a scale, and those on one device; None: all do.
+    """
+    if groups is None:
+        return not (node.inputs == 1 and node.values.ndim == 3)
+    return node.inputs == 0 and groups[0] == groups[1] and kernels.target.platform != "tpu"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,6 +166,15 @@ def at_rest(array: jax.Array, param: nnx.Param) -> jax.Array:
     """What is laid out as `known_form` says, as the parameter lies."""
     form = rest_form(param)
     return array if form is None else form.laid(array)
+
+
+def as_known(array: jax.Array, param: nnx.Param) -> jax.Array:
+    """What a single device has of a parameter, as `known_form` says."""
+    form = rest_form(param)
+    if form is None:
+        return array
+    order = form.order
+    return array.reshape([form.shape[number] for number in order]).transpose([*map(order.index, range(len(order)))])
 
 
 def rest_form(param: nnx.Param) -> RestForm | None:

@@ -29,7 +29,8 @@ class WeightKind:
         has_zeros: whole numbers, one beside each scale, are subtracted from the numbers before.
         has_real_zeros: those are any numbers, in float32.
         activation_bits: 16: activations stay as they are, and products are of the widened numbers (W8A16, W4A16).
-            8: projections quantize each row of them, and multiply in 8 bits (W8A8); only without groups.
+            8: projections quantize each row of them, and multiply in 8 bits (W8A8); with groups, each group of a row,
+            and only float8.
     """
 
     storage: Storage

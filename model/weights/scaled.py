@@ -21,6 +21,8 @@ from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.outputs_first import OutputsFirst
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
 from palladio.model.weights.weight import Dense, Weight
+from palladio.pallas_kernels.block_matmul import block_matmul
+from palladio.pallas_kernels.block_matmul import refusal_of_kernels as refusal_of_blocks
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refusal_of_kernels
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
@@ -46,35 +48,41 @@ class ScaleForm:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlatOutputs:
-    """Outputs of several dimensions that lie as one, each device's part together: kernels take matrices of two
-    dimensions, and on a TPU an array of more would have to be copied for them.
+    """Outputs that lie as one dimension, each device's part together: kernels take matrices of two dimensions, and on a
+    TPU an array of more would have to be copied for them.
 
     Attributes:
         shape, axes: [in, out…] as everybody else knows them.
         split: the output dimension that devices share.
         num_parts: devices that share it.
+        outputs_first: inputs lie last, as in files: a GPU's tensor cores multiply float8 only so.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     split: int
     num_parts: int
+    outputs_first: bool = False
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> Self:
+    def of(
+        cls, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh, *, outputs_first: bool = False
+    ) -> Self:
         """At most one of the outputs' axes is split over devices."""
         split = next((number for number, axis in enumerate(axes) if number and axis is not None), 1)
-        return cls(shape, axes, split, ShardingRules().num_parts(mesh, axes[split]))
+        return cls(shape, axes, split, ShardingRules().num_parts(mesh, axes[split]), outputs_first)
 
     @property
     def laid_shape(self) -> tuple[int, int]:
         """As it lies."""
-        return self.shape[0], math.prod(self.shape[1:])
+        inputs, outputs = self.shape[0], math.prod(self.shape[1:])
+        return (outputs, inputs) if self.outputs_first else (inputs, outputs)
 
     @property
     def flat_axes(self) -> tuple[str | None, str | None]:
         """As it lies."""
-        return self.axes[0], self.axes[self.split]
+        inputs, outputs = self.axes[0], self.axes[self.split]
+        return (outputs, inputs) if self.outputs_first else (inputs, outputs)
 
     @property
     def own_outputs(self) -> tuple[int, ...]:
@@ -86,7 +94,8 @@ class FlatOutputs:
     @property
     def order(self) -> tuple[int, ...]:
         """See RestForm."""
-        return tuple(range(len(self.shape)))
+        numbers = tuple(range(len(self.shape)))
+        return (*numbers[1:], 0) if self.outputs_first else numbers
 
     def known_dtype(self, dtype: np.dtype) -> np.dtype:
         """See RestForm."""
@@ -98,13 +107,14 @@ class FlatOutputs:
 
     def laid_on_host(self, values: HostArray, own_shape: tuple[int, ...]) -> HostArray:
         """See RestForm. Each device's slice of the one form is its slice of the other."""
-        return values.reshape(own_shape)
+        return values.transpose(self.order).reshape(own_shape)
 
     def laid(self, values: jax.Array) -> jax.Array:
         """See RestForm."""
         before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
         parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
-        return jnp.moveaxis(parts, self.split, 1).reshape(self.laid_shape)
+        flat = jnp.moveaxis(parts, self.split, 1).reshape(self.shape[0], -1)
+        return flat.T if self.outputs_first else flat
 
 
 class Scaled(Weight):
@@ -114,6 +124,7 @@ class Scaled(Weight):
         kind: what it is made as.
         group: inputs that share a scale here, where devices may have cut the kind's groups; None: all.
         multiplies_bytes: products are those of byte_products, and the values lie outputs first.
+        multiplies_blocks: products are those of block_matmul, and the values lie outputs first.
         zeros: laid out as scales; None: the kind has none.
     """
 
@@ -134,8 +145,9 @@ class Scaled(Weight):
             del counts[inputs], scale_axes[inputs]
         else:
             counts[inputs] = -(-shape[inputs] // group)
-        is_flat = group is not None and inputs == 0 and len(shape) > 2
-        self.flat = FlatOutputs.of(shape, axes, mesh) if is_flat else None
+        self.multiplies_blocks = kind.activation_bits == 8 and group is not None
+        is_flat = group is not None and inputs == 0 and (len(shape) > 2 or self.multiplies_blocks)
+        self.flat = FlatOutputs.of(shape, axes, mesh, outputs_first=self.multiplies_blocks) if is_flat else None
         is_bytes = kind.storage == "int8" and group is None and axes[0] != "experts"
         self.multiplies_bytes = is_bytes and multiplies_bytes(kernels.target, mesh)
         form = OutputsFirst(shape, axes, inputs) if self.multiplies_bytes else self.flat
@@ -209,25 +221,32 @@ class Scaled(Weight):
         """`_product_of_groups` of whole arrays: each device computes with its part."""
         rules = ShardingRules()
         axes, *scale_axes = (param.get_metadata()["logical_axes"] for param in self.params)
+        of_inputs = axes[1 if self.multiplies_blocks else 0]
 
         def own(x: jax.Array, *parts: jax.Array) -> jax.Array:
             out = self._product_of_groups(x, *parts)
-            return out if axes[0] is None or num_shards(self.mesh) == 1 else lax.psum(out, GROUP_AXES)
+            return out if of_inputs is None or num_shards(self.mesh) == 1 else lax.psum(out, GROUP_AXES)
 
         return on_each_device(
             own,
             self.mesh,
-            in_specs=(rules.spec((None, axes[0])), rules.spec(axes), *map(rules.spec, scale_axes)),
+            in_specs=(rules.spec((None, of_inputs)), rules.spec(axes), *map(rules.spec, scale_axes)),
             out_specs=rules.spec((None, *(axes if self.flat is None else self.flat.axes)[1:])),
         )
 
     def _product_of_groups(
         self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
     ) -> jax.Array:
-        """x [T, in], values [in, out], scales [groups, out] → [T, out…]. Compilers would make the widened weight
-        before the product, kernels do not: it is that of one expert."""
+        """x [T, in], values [in, out] ([out, in] of blocks), scales [groups, out] → [T, out…]. Compilers would make the
+        widened weight before the product, kernels do not: it is that of one expert."""
         T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
+        if self.multiplies_blocks:
+            assert self.flat is not None
+            assert self.group is not None
+            backend = self.kernels.block_matmul
+            out = block_matmul(x, values, scales, group=self.group, out_dtype=x.dtype, backend=backend, target=target)
+            return out.reshape(T, *self.flat.own_outputs)
         if zeros is not None:  # else XLA:TPU widens those of all layers before the first
             x, zeros = lax.optimization_barrier((x, zeros))
         factors = self._factors(scales[None], None if zeros is None else zeros[None])
@@ -262,6 +281,10 @@ class Scaled(Weight):
             return (math.prod(shape) * 4, "float32", _NOT_ON_CPU) if is_float else None
         if self.inputs and not is_expert:
             return num_bytes, name, "it is a table with groups"
+        if self.multiplies_blocks:
+            assert self.group is not None
+            why = refusal_of_blocks(self.group, self.kernels.target)
+            return None if why is None else (math.prod(shape) * 4, "float32", why)
         matrices = shape if is_expert else (1, *shape)
         why = refusal_of_kernels(
             jnp.dtype(dtype),

@@ -27,10 +27,9 @@ class MatmulTiles:
     num_stages: int
     parts: int = 1
 
-    def for_one_matrix(self, rows: jax.Array, matrices: jax.Array) -> "MatmulTiles":
-        """In parts, where the tiles of a matrix's columns alone would leave multiprocessors idle. What is added up is
-        far less than the matrix, and stays in the device's cache."""
-        (M, D), F = rows.shape, matrices.shape[2]
+    def in_parts(self, M: int, D: int, F: int) -> "MatmulTiles":
+        """Of one matrix [D, F] and M rows: in parts, where the tiles of its columns alone would leave multiprocessors
+        idle. What is added up is far less than the matrix, and stays in the device's cache."""
         programs = math.ceil(M / self.rows) * math.ceil(F / self.columns)
         steps = math.ceil(D / self.inner)
         parts = min(math.ceil(WANTED_PROGRAMS / programs), max(1, steps // LEAST_STEPS))

@@ -61,7 +61,7 @@ def matmul(
             tiles = dataclasses.replace(tiles, inner=math.gcd(tiles.inner, scales.group))
         factors = tuple(array.reshape(-1, F) for array in scales.arrays)
         if E == 1 and chooses:
-            tiles = tiles.for_one_matrix(rows, matrices)
+            tiles = tiles.in_parts(M, D, F)
     plan = plan_tiles(group_sizes, M, tiles.rows)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(

@@ -164,6 +164,18 @@ def test_products_are_of_the_bits_that_the_flag_says(target, quantization, produ
     assert row["products"] == {products: 4}, row["products"]
 
 
+def test_blocks_of_float8_are_multiplied_with_rows_of_float8(tmp_path):
+    """By kernels that take both as they are, with no more scratch than the rows' bytes."""
+    flags = ["--only", "forward", *ODD, "--quantization"]
+    plain, _ = compile_programs("h200", "llama-3.1-8b", tmp_path, *flags, "fp8-block")
+    rounded, table = compile_programs("h200", "llama-3.1-8b", tmp_path, *flags, "fp8-block,w8a8")
+    for row, other in zip(rounded, plain, strict=True):
+        assert row["wrong"] == [], table
+        assert row["widened"] == 0
+        assert row["weight_bytes"] == other["weight_bytes"]
+        assert row["temp_bytes"] < other["temp_bytes"] + 2**20, table
+
+
 def test_cublas_multiplies_float8_with_the_scales_outside(tmp_path, monkeypatch):
     """As an autotuner may choose on the device; without one, XLA takes kernels of its own."""
     monkeypatch.setenv("XLA_FLAGS_OF_TARGET", "--xla_gpu_enable_triton_gemm=false")

@@ -31,9 +31,9 @@ def test_no_kernel_spills(tmp_path):
     table = _run("benchmarks/aot_gpu_kernels.py", "--json", str(report))
     kernels = json.loads(report.read_text())["kernels"]
     assert len(kernels) > 150, table
-    assert {row["kernel"] for row in kernels if row["wgmma"]} >= {"paged_prefill_mosaic", "grouped_matmul_mosaic"}, (
-        table
-    )
+    mosaic = {"paged_prefill_mosaic", "grouped_matmul_mosaic", "block_matmul_mosaic"}
+    assert {row["kernel"] for row in kernels if row["wgmma"]} >= mosaic, table
+    assert {row["kernel"] for row in kernels if row["float8_wgmma"]} == {"block_matmul_mosaic"}, table
     assert [row for row in kernels if row["wrong"]] == [], table
 
 

@@ -44,8 +44,10 @@ def numbers(model):
         if isinstance(weight, Scaled):
             if weight.kind.is_float4:
                 values = FLOAT4[values.astype(np.int32) & 15]
-            flat, size = weight.flat, weight.values.shape[weight.inputs]
-            values = values if flat is None else values.reshape(flat.shape)  # as one device has them
+            flat = weight.flat
+            if flat is not None:  # as one device has them
+                values = (values.T if flat.outputs_first else values).reshape(flat.shape)
+            size = values.shape[weight.inputs]
             factors = []
             for param in weight.params[1:]:
                 wide = np.asarray(param[...], np.float32)

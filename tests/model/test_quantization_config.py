@@ -26,7 +26,7 @@ FORMATS: dict[str, dict[str, Any] | None] = {
 FITTING = {  # beside dequantize, which fits all but plain ones
     "plain": set(MADE),
     "fp8": {"fp8", "w8a8_fp8", "fbgemm_fp8"},
-    "fp8 blocks": {"fp8", "fbgemm_fp8"},
+    "fp8 blocks": {"fp8", "w8a8_fp8", "fbgemm_fp8"},
     "modelopt": {"fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"},
     "awq": {"awq", "awq_marlin", "moe_wna16", "int4"},
     "gptq": {"gptq", "gptq_marlin", "moe_wna16", "int4"},

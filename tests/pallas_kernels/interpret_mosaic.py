@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from palladio.pallas_kernels.block_matmul import block_matmul
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.ragged_paged_attention import mosaic_prefill, mosaic_tile
 from palladio.pallas_kernels.target import Target
@@ -29,6 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPERTS = {  # rows of each group, rows of none, D, F
     "experts: part of a tile, empty groups": ([130, 0, 64, 1, 77], 150, 128, 128),
     "experts: several tiles, the widest": ([0, 300], 0, 256, 256),
+}
+BLOCKS = {  # rows, D, F
+    "float8 blocks: part of a tile": (130, 256, 128),
+    "float8 blocks: more groups than buffers": (64, 768, 192),
 }
 
 
@@ -108,7 +113,24 @@ def errors(mode: str, names: list[str]) -> dict[str, float]:
             call = jax.jit(functools.partial(grouped_matmul, backend=backend, target=target))
             outputs.append(np.asarray(call(rows, matrices, jnp.array(sizes, jnp.int32)), np.float32))
         found[name] = float(np.abs(outputs[0] - outputs[1]).max())
+    for name, (M, D, F) in BLOCKS.items():
+        if name in names:
+            found[name] = _error_of_blocks(M, D, F, target)
     return found
+
+
+def _error_of_blocks(M: int, D: int, F: int, target: Target) -> float:
+    """As a share of each row's largest number."""
+    rng = np.random.default_rng(0)
+    rows = jnp.asarray(rng.normal(size=(M, D)) * rng.uniform(0.1, 10, (M, 1)), jnp.bfloat16)
+    matrix = jnp.asarray(rng.normal(size=(F, D)), jnp.float8_e4m3fn)
+    scales = jnp.asarray(rng.uniform(0.5, 2.0, (D // 128, F)), jnp.float32)
+    options = {"group": 128, "out_dtype": jnp.bfloat16, "target": target}
+    outputs = []
+    for backend in ("gpu_mosaic", "reference"):
+        call = jax.jit(functools.partial(block_matmul, backend=backend, **options))
+        outputs.append(np.asarray(call(rows, matrix, scales), np.float32))
+    return float(np.max(np.abs(outputs[0] - outputs[1]) / np.abs(outputs[1]).max(axis=1, keepdims=True)))
 
 
 def interpret(mode: str, names: list[str]) -> dict[str, float]:

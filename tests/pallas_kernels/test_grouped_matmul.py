@@ -156,7 +156,7 @@ def test_a_single_matrix_is_multiplied_in_parts(form, num_rows, F):
     factors = rng.uniform(0.5, 1.5, (1, -(-D // group), F)).astype(np.float32)
     zeros = jnp.asarray(rng.integers(-8, 8, factors.shape), jnp.float32) if has_zeros else None
     scales, sizes = Scales(jnp.asarray(factors), group, zeros), jnp.array([num_rows - 1], jnp.int32)
-    assert MatmulTiles.of(rows, values).for_one_matrix(rows, values).parts > 4
+    assert MatmulTiles.of(rows, values).in_parts(num_rows, D, F).parts > 4
     call = functools.partial(grouped_matmul, rows, values, sizes, scales=scales)
     out, expected = (call(backend=name, target=INTERPRETED) for name in ("gpu_triton", "reference"))
     np.testing.assert_allclose(out, expected, atol=2e-4, rtol=1e-5)
@@ -166,7 +166,7 @@ def test_a_single_matrix_is_multiplied_in_parts(form, num_rows, F):
 def test_parts_make_programs_for_all_multiprocessors_and_no_more():
     def parts(num_rows: int, D: int, F: int) -> int:
         rows, matrix = jnp.zeros((num_rows, D), jnp.bfloat16), jax.ShapeDtypeStruct((1, D, F), jnp.int8)
-        return MatmulTiles.of(rows, matrix).for_one_matrix(rows, matrix).parts
+        return MatmulTiles.of(rows, matrix).in_parts(num_rows, D, F).parts
 
     assert [parts(16, 4096, F) for F in (4096, 6144, 28672)] == [5, 3, 1]
     assert parts(16, 14336, 4096) == 5
