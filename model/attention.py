@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
+from palladio.model.divided_tokens import DividedTokens
 from palladio.model.kv_cache import CacheScales, PagedStep
 from palladio.model.latent_cache import LatentStep
 from palladio.model.layer_spec import AttentionSpec, QueryGrowth
@@ -58,7 +59,8 @@ class Attention(Module):
         D, N, K, H = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_size
         slots = N // K * (1 + spec.has_gate) + 2
         self.qkv = Linear(context, (D, K, slots, H), (None, "kv_heads", None, None), bias=spec.qkv_bias)
-        self.output = Linear(context, (N * H, D), ("heads", None), bias=spec.output_bias)
+        tokens = DividedTokens.of(config, kernels.target, mesh)
+        self.output = Linear(context, (N * H, D), ("heads", None), bias=spec.output_bias, tokens=tokens)
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
         self.key_norm = None if norm is None else key_norm(context, K, H, norm, counts)

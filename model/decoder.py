@@ -13,6 +13,7 @@ from palladio.model.attention import Attention, LayerContext
 from palladio.model.class_head import ClassHead
 from palladio.model.config import ModelConfig
 from palladio.model.delta_net import DeltaNet
+from palladio.model.divided_tokens import DividedTokens
 from palladio.model.embedding import TokenTable
 from palladio.model.forward_batch import ForwardBatch
 from palladio.model.kv_cache import CacheGroups, plan_steps
@@ -43,6 +44,7 @@ class DecoderLayer(Module):
         self.is_parallel = spec.norm_placement == "parallel"
         self.residual_scale = spec.residual_scale
         self.kernels = kernels
+        self.tokens = DividedTokens.of(config, kernels.target, mesh)
 
     def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
         """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
@@ -56,7 +58,8 @@ class DecoderLayer(Module):
             done = attention_rows(self.attention, norms, self.residual_scale, x, by, kept)
             if done is not None:
                 return done
-        attended, kept = self.attention(x if self.attention_norm is None else self.attention_norm(x), by, kept)
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        attended, kept = self.attention(self.tokens.gather(normed), by, kept)
         return self._add(x, attended, self.attention_output_norm), kept
 
     def _feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
@@ -66,7 +69,7 @@ class DecoderLayer(Module):
             done = mlp_rows(self.mlp, (norm, self.mlp_output_norm), self.residual_scale, x, residual)
             if done is not None:
                 return done
-        normed = x if norm is None else norm(x)
+        normed = self.tokens.gather(x if norm is None else norm(x))
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return self._add(residual, out, self.mlp_output_norm)
 
@@ -92,7 +95,8 @@ def _mlp(
 ) -> GatedMLP | PlainMLP | SparseMLP:
     if isinstance(spec, SparseSpec):
         return SparseMLP(context, config, spec, kernels, mesh)
-    return GatedMLP(context, config, spec) if spec.is_gated else PlainMLP(context, config, spec)
+    tokens = DividedTokens.of(config, kernels.target, mesh)
+    return (GatedMLP if spec.is_gated else PlainMLP)(context, config, spec, tokens)
 
 
 def _compute_layer(
@@ -121,6 +125,7 @@ class CausalLM(Module):
         self.config = config
         self.kernels = kernels
         self.mesh = mesh
+        self.tokens = DividedTokens.of(config, kernels.target, mesh)
         self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
         self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
@@ -143,7 +148,7 @@ class CausalLM(Module):
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
             x *= jnp.asarray(self.config.embedding_scale, x.dtype)
-        x = batch.with_embeds(x)
+        x = self.tokens.divide(batch.with_embeds(x))
         by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
         rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
@@ -156,7 +161,7 @@ class CausalLM(Module):
         call: Callable[..., tuple[jax.Array, Any]] = _compute_layer if is_nested else _call_layer
         for layer, (step, number) in zip(self.layers, self.places, strict=True):
             x, written[number] = call(*nnx.split(layer), x, by_step[step], written[number])
-        return self.norm(x), tuple(written)
+        return self.tokens.gather(self.norm(x)), tuple(written)
 
     @property
     def head(self) -> TokenTable | ClassHead | None:

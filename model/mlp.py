@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import nn
 
 from palladio.model.config import ModelConfig
+from palladio.model.divided_tokens import DividedTokens
 from palladio.model.layer_spec import Activation, DenseSpec
 from palladio.model.linear import Linear
 from palladio.model.module import Context, Module
@@ -35,14 +36,16 @@ ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
 class GatedMLP(Module):
     """down(activation(gate(x)) · up(x)); gate and up are one kernel [D, 2, F]."""
 
-    def __init__(self, context: Context, config: ModelConfig, spec: DenseSpec) -> None:
+    def __init__(
+        self, context: Context, config: ModelConfig, spec: DenseSpec, tokens: DividedTokens | None = None
+    ) -> None:
         D, F = config.hidden_size, config.intermediate_size
         self.gate_up = Linear(context, (D, 2, F), (None, None, "ffw"), bias=spec.bias)
-        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias, tokens=tokens)
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[T, D] → [T, D]"""
+        """[T, D] → [T, D], perhaps divided, see DividedTokens."""
         both = self.gate_up(x)  # [T, 2, F]
         return self.down(ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1])
 
@@ -50,12 +53,14 @@ class GatedMLP(Module):
 class PlainMLP(Module):
     """down(activation(up(x)))."""
 
-    def __init__(self, context: Context, config: ModelConfig, spec: DenseSpec) -> None:
+    def __init__(
+        self, context: Context, config: ModelConfig, spec: DenseSpec, tokens: DividedTokens | None = None
+    ) -> None:
         D, F = config.hidden_size, config.intermediate_size
         self.up = Linear(context, (D, F), (None, "ffw"), bias=spec.bias)
-        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias, tokens=tokens)
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[T, D] → [T, D]"""
+        """[T, D] → [T, D], perhaps divided, see DividedTokens."""
         return self.down(ACTIVATIONS[self.spec.activation](self.up(x)))

@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
+from palladio.model.expert_rows import RowOrder, take_rows
 from palladio.model.layer_spec import ClampedGate, RouterGroups, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
@@ -151,15 +152,13 @@ class SparseMLP(Module):
         """
         (T, D), C, E = x.shape, chosen.shape[1], gate[0].shape[0]
         is_here = (chosen >= 0) & (chosen < E)
-        groups = jnp.where(is_here, chosen, E).reshape(T * C)  # those of no group come last
-        order = jnp.argsort(groups)  # row after row of the first expert, then of the second…
-        sizes = jnp.sum(groups[:, None] == jnp.arange(E), axis=0, dtype=jnp.int32)
-        rows = _rows(x, order // C)  # [T·C, D]
-        add = [_adder(bias, groups, order) for bias in biases] or [_unchanged] * 3
+        by = RowOrder.of(jnp.where(is_here, chosen, E), E, self.kernels.target)
+        rows, sizes = by.take(x, by.tokens), by.sizes  # rows: [T·C, D]
+        add = [_adder(bias, chosen, by.order) for bias in biases] or [_unchanged] * 3
         gated = self._activation(add[0](self.gate.grouped_matmul(rows, sizes, self.kernels, gate)))
         inner = gated * self._of_up(add[1](self.up.grouped_matmul(rows, sizes, self.kernels, up)))  # [T·C, F]
         products = add[2](self.down.grouped_matmul(inner, sizes, self.kernels, down))
-        out = _rows(products, jnp.argsort(order))  # token after token again
+        out = by.take(products, by.places)  # token after token again
         # Rows of no group are taken for anything: XLA:TPU's kernel does not write them.
         weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
@@ -227,7 +226,12 @@ def choose_experts(
     if spec.bias == "logits":
         assert bias is not None
         logits, bias = logits + bias, None
-    scores = jax.nn.softmax(logits, axis=-1) if spec.score == "softmax" else jax.nn.sigmoid(logits)
+    if spec.score == "softmax":
+        scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+        if not (spec.renormalize and bias is None and spec.groups is None):  # else the sum cancels out below
+            scores /= jnp.sum(scores, axis=-1, keepdims=True)
+    else:
+        scores = jax.nn.sigmoid(logits)
     choice = scores if bias is None else scores + bias
     if spec.groups is not None:
         choice = _of_best_groups(choice, spec.groups)
@@ -259,11 +263,11 @@ def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:
     )
 
 
-def _adder(bias: jax.Array, groups: jax.Array, order: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Adds to each row [M, out] its group's bias; bias [E, out], groups i32[M] (of none: E), not in order yet."""
+def _adder(bias: jax.Array, chosen: jax.Array, order: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Adds to each row [M, out] its expert's bias, bias [E, out]; chosen, order: as of RowOrder."""
 
     def add(products: jax.Array) -> jax.Array:
-        of_rows = _rows(bias, jnp.minimum(groups[order], bias.shape[0] - 1))
+        of_rows = take_rows(bias, jnp.clip(take_rows(chosen.reshape(-1), order), 0, bias.shape[0] - 1))
         return products + of_rows.astype(products.dtype)
 
     return add
@@ -272,7 +276,3 @@ def _adder(bias: jax.Array, groups: jax.Array, order: jax.Array) -> Callable[[ja
 def _unchanged(products: jax.Array) -> jax.Array:
     return products
 
-
-def _rows(x: jax.Array, numbers: jax.Array) -> jax.Array:
-    """Rows of x that are known to be there: nothing has to be clipped or filled."""
-    return x.at[numbers].get(mode="promise_in_bounds")

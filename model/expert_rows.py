@@ -1,0 +1,81 @@
+"""A mixture's rows in the order of their experts, and back: each row of a token as often as it has experts."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Self
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from palladio.pallas_kernels.target import Target
+
+COMPARED: Final = 1024  # rows: up to so many a TPU compares each with each, in fewer operations than sorting takes
+
+# Rows of an array out of which others are taken by products with zeros and ones, by the kind of TPU. By their numbers
+# they are taken one by one, some 14 cycles for 2,048 columns; see benchmarks/results/NOTES.md.
+_MULTIPLIED: Mapping[str, int] = MappingProxyType({"v6e": 1024, "7x": 1024})
+_MULTIPLIED_ELSEWHERE: Final = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowOrder:
+    """Where rows go. A token's rows follow each other, C of each.
+
+    Attributes:
+        order: i32[T·C], row after row of the first expert, then of the second…, then of none: which row it was.
+        tokens: i32[T·C], of which token.
+        places: i32[T·C], of each row, where it is then.
+        sizes: i32[E], rows of each expert.
+        target: what rows are taken on.
+    """
+
+    order: jax.Array
+    tokens: jax.Array
+    places: jax.Array
+    sizes: jax.Array
+    target: Target
+
+    @classmethod
+    def of(cls, experts: jax.Array, num_experts: int, target: Target) -> Self:
+        """Rows of one expert stay in their order. Args: experts: i32[T, C], from 0 to num_experts, which is none."""
+        M, C, numbers = experts.size, experts.shape[1], jnp.arange(num_experts)
+        if target.platform != "tpu" or M > COMPARED:
+            flat = experts.reshape(M)
+            order = jnp.argsort(flat)
+            sizes = jnp.sum(flat[:, None] == numbers, axis=0, dtype=jnp.int32)
+            return cls(order, order // C, jnp.argsort(order), sizes, target)
+        row = jnp.arange(M)
+        keys = (experts * M + row.reshape(experts.shape)).reshape(M)  # of expert e: from e·M on, all different
+        places = jnp.sum(keys < keys[:, None], axis=1, dtype=jnp.int32)
+        order, tokens = (
+            jnp.sum(jnp.where(places == row[:, None], each, 0), axis=1, dtype=jnp.int32) for each in (row, row // C)
+        )
+        first = numbers[:, None] * M
+        sizes = jnp.sum((keys >= first) & (keys < first + M), axis=1, dtype=jnp.int32)
+        return cls(order, tokens, places, sizes, target)
+
+    def take(self, x: jax.Array, numbers: jax.Array) -> jax.Array:
+        """Rows of x, which has all of these numbers."""
+        most = _MULTIPLIED.get(self.target.kind, _MULTIPLIED_ELSEWHERE) if self.target.platform == "tpu" else 0
+        if x.shape[0] <= most and x.dtype == jnp.bfloat16:
+            return take_by_product(x, numbers)
+        return take_rows(x, numbers)
+
+
+def take_rows(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    """Rows of x that are known to be there: nothing has to be clipped or filled."""
+    return x.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def take_by_product(x: jax.Array, numbers: jax.Array) -> jax.Array:
+    """The same, to the bit. A number that is not finite comes out as infinity, and stays in its row.
+
+    Zero times NaN or infinity is NaN. So these become the largest number there is, and what is multiplied are halves
+    with twos: twice the largest is infinity.
+    """
+    halves = jnp.where(jnp.isfinite(x), x * 0.5, jnp.finfo(x.dtype).max)
+    chosen = jnp.where(numbers[:, None] == jnp.arange(x.shape[0]), 2.0, 0.0).astype(x.dtype)
+    out = lax.dot_general(chosen, halves, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return out.astype(x.dtype)

@@ -1,0 +1,78 @@
+"""A mixture's rows in the order of their experts: by comparing and multiplying, as on a TPU, what sorting gives."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from palladio.model.config import ModelConfig
+from palladio.model.expert_rows import COMPARED, RowOrder, take_by_product, take_rows
+from palladio.model.module import Context
+from palladio.model.moe import SparseMLP
+from palladio.model.sharding import make_mesh
+from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.target import Target
+from tests.tiny_model import tiny_config
+
+TPU, CPU = Target("tpu", "v6e"), Target("cpu")
+
+
+@pytest.mark.parametrize(("tokens", "chosen", "experts"), [(1, 1, 1), (2, 8, 32), (17, 3, 5), (128, 8, 128), (40, 2, 1)])
+def test_compared_rows_are_where_sorted_ones_are(tokens, chosen, experts):
+    assert tokens * chosen <= COMPARED
+    numbers = np.random.default_rng(tokens).integers(0, experts + 1, (tokens, chosen)).astype(np.int32)
+    compared, in_order = (RowOrder.of(jnp.asarray(numbers), experts, target) for target in (TPU, CPU))
+    flat = numbers.reshape(-1)
+    expected = np.argsort(flat, kind="stable")
+    for found in (compared, in_order):
+        np.testing.assert_array_equal(found.order, expected)
+        np.testing.assert_array_equal(found.tokens, expected // chosen)
+        np.testing.assert_array_equal(found.places, np.argsort(expected))
+        np.testing.assert_array_equal(found.sizes, np.bincount(flat, minlength=experts + 1)[:experts])
+
+
+def test_a_product_takes_rows_to_the_bit():
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((50, 70)) * 10.0 ** rng.integers(-30, 30, (50, 70)), jnp.bfloat16)
+    numbers = jnp.asarray(rng.integers(0, 50, 90), jnp.int32)
+    np.testing.assert_array_equal(take_by_product(x, numbers), take_rows(x, numbers))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_stay_in_their_row(value):
+    x = jnp.ones((20, 8), jnp.bfloat16).at[7, 3].set(value)
+    out = np.asarray(take_by_product(x, jnp.arange(20)), np.float32)
+    assert np.isinf(out[7, 3])
+    out[7, 3] = 1
+    np.testing.assert_array_equal(out, 1.0)
+
+
+def layer_for(target):
+    config = ModelConfig.from_hf(tiny_config("qwen2_moe"))
+    kernels = Kernels("xla", dataclasses.replace(target, interpret="plain"))
+    return SparseMLP(
+        Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, make_mesh(1)
+    )
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(21, 19), (2, 1), (300, 300)])  # 300 × 4 are too many to compare
+def test_a_layer_gives_the_same_bits(rows, tokens):
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((rows, 48)), jnp.bfloat16)
+    by_product, by_number = (
+        np.asarray(jax.jit(layer_for(target))(x, jnp.int32(tokens)), np.float32) for target in (TPU, CPU)
+    )
+    assert np.abs(by_number[:tokens]).max() > 0.01
+    np.testing.assert_array_equal(by_product, by_number)
+
+
+def test_a_broken_token_breaks_no_other():
+    x = jnp.asarray(np.random.default_rng(2).standard_normal((16, 48)), jnp.bfloat16)
+    layer = layer_for(TPU)
+    whole = np.asarray(layer(x, jnp.int32(16)), np.float32)
+    broken = np.asarray(layer(x.at[5].set(jnp.nan), jnp.int32(16)), np.float32)
+    others = np.arange(16) != 5
+    assert not np.isfinite(broken[5]).any()
+    np.testing.assert_array_equal(broken[others], whole[others])
