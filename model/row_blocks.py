@@ -49,7 +49,7 @@ def attention_rows(
 ) -> tuple[jax.Array, Any] | None:
     """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
     spec, step = attention.spec, by.step
-    qkv, output, ends = _matrix(attention.qkv), _matrix(attention.output), _ends(norms, factor, x, x)
+    qkv, output, ends = _matrix(attention.qkv, x), _matrix(attention.output, x), _ends(norms, factor, x, x)
     is_plain_cache = isinstance(kept, jax.Array) and kept.dtype == jnp.float32
     is_usual = attention.mesh.size == 1 and spec.query_growth is None and _has_own_means(attention)
     if qkv is None or output is None or ends is None:
@@ -87,7 +87,7 @@ def mlp_rows(
     """residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
-    up, down, ends = _matrix(first), _matrix(mlp.down), _ends(norms, factor, x, residual)
+    up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
     if up is None or down is None or ends is None or activation == "gelu":
         return None
     return mlp_block(ends, up, down, width=mlp.down.shape[0], activation=activation, is_gated=is_gated)
@@ -118,8 +118,8 @@ def _parameters(norm: Norm | HeadNorm | None) -> BlockNorm:
     return BlockNorm(norm.scale[...], None if norm.bias is None else norm.bias[...])
 
 
-def _matrix(linear: Linear) -> BlockMatrix | None:
-    """None: its kind of weight is none that blocks multiply with."""
+def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
+    """None: its kind of weight is none that blocks multiply with, or not with so many rows."""
     weight: Weight = linear.kernel
     bias = None if linear.bias is None else linear.bias[...].reshape(-1)
     values, *factors = weight.arrays()
@@ -130,6 +130,8 @@ def _matrix(linear: Linear) -> BlockMatrix | None:
     if isinstance(weight, Narrow) and values.dtype == jnp.bfloat16:
         return BlockMatrix(flat, bias=bias)
     if isinstance(weight, Scaled) and weight.multiplies_bytes:
+        if x.shape[0] > NarrowProducts.of(weight.kernels.target).native_int8_rows:
+            return None
         scales, *zeros = (factor.reshape(-1) for factor in factors)
         return BlockMatrix(flat, scales, zeros[0] if zeros else None, bias, weight.kind.activation_bits)
     return None

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
@@ -217,9 +218,11 @@ class RequestTable:
             if result.finish is None:
                 stream.put(result)
                 return
-        except Exception as error:
-            logger.exception("Cannot process the output of request %s", engine_id)
-            stream.fail(GenerationError(f"the output of the request could not be processed: {error!r}"))
+        except Exception:
+            error_id = uuid.uuid4().hex  # what went wrong may tell of others' things: it is for the log alone
+            logger.exception("error %s: cannot process the output of request %s", error_id, engine_id)
+            details = f"the server's log has the details under id {error_id}"
+            stream.fail(GenerationError(f"the output of the request could not be processed; {details}"))
             del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
             return
         self._end(stream, engine_id, result.finish)

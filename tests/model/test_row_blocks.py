@@ -127,3 +127,13 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
     assert "dot_general" not in text
     more = jax.ShapeDtypeStruct((NarrowProducts.of(NATIVE.target).native_rows + 1, 128), jnp.float32)
     assert calls.MLP_BLOCK not in jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(more).as_text()
+
+
+def test_blocks_take_no_more_rows_of_int8_than_products_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, model = load(default_model_path(), kernels=NATIVE, quantization="int8")
+    mlp, norms = model.layers[0].mlp, (model.layers[0].mlp_norm, None)
+    rows = [jax.ShapeDtypeStruct((count, 128), jnp.float32) for count in (8, 9)]
+    table = NarrowProducts(native_rows=64, native_int8_rows=8)
+    monkeypatch.setattr(NarrowProducts, "of", lambda target: table)
+    takes = [jax.eval_shape(lambda x: row_blocks.mlp_rows(mlp, norms, 1.0, x, x), x) is not None for x in rows]
+    assert takes == [True, False]

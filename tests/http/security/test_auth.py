@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import RouteContext, iter_route_contexts
 
 from palladio.http.app import create_app
 from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS, ApiKeys
@@ -87,6 +88,22 @@ def test_every_route_but_the_open_ones_needs_a_key(serve, engine: FakeEngine) ->
                 answer = client.request(method, written)
                 is_open = answer.request.url.path in OPEN_PATHS | {"/"}  # "//version" is / of a host
                 assert (answer.status_code != 401) == is_open, (method, written)
+
+
+def test_a_route_that_reads_its_body_itself_has_no_dependency_and_needs_a_key(serve, engine: FakeEngine) -> None:
+    """FastAPI would run no dependency of it; keys are asked for before any route is looked up."""
+    routes = [route for route in iter_route_contexts(create_app(engine, HttpConfig()).routes) if is_direct(route)]
+    assert {("/v1/chat/completions", "POST"), ("/v1/messages", "POST"), ("/encode", "PUT")} <= {
+        (route.path, method) for route in routes for method in route.methods or ()
+    }
+    url = serve(api_key="k")
+    for route in routes:
+        assert not route.dependencies and not route.dependant.dependencies, route.path
+        assert [status(url, str(route.path), method) for method in route.methods or ()] == [401], route.path
+
+
+def is_direct(route: RouteContext) -> bool:
+    return type(route.original_route).__name__ == "DirectRoute"
 
 
 def test_the_open_and_the_control_paths_are_routes(engine: FakeEngine) -> None:

@@ -112,7 +112,7 @@ async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_
     assert ([output.token_ids for output in reading.result()], stream.is_over) == ([[9]], True)
 
 
-async def test_a_sink_that_fails_ends_its_request_alone():
+async def test_a_sink_that_fails_ends_its_request_alone(caplog):
     table, taken = RequestTable(None), []
     streams = [begin(table, name, sample(f"{name}~0")) for name in "ab"]
     table.divert("a", lambda output: 1 / 0 > 0)
@@ -120,8 +120,10 @@ async def test_a_sink_that_fails_ends_its_request_alone():
     reading = [asyncio.ensure_future(stream.take()) for stream in streams]
     await asyncio.sleep(0)
     table.process(StepOutputs([], [PlainTokens(["a~0", "b~0"], [[4], [5]])]))
-    with pytest.raises(GenerationError, match="ZeroDivisionError"):
+    with pytest.raises(GenerationError, match="could not be processed; the server's log has") as failure:
         await reading[0]
+    assert "ZeroDivisionError" not in str(failure.value), "what went wrong inside is for the log alone"
+    assert str(failure.value).split()[-1] in caplog.text and "ZeroDivisionError" in caplog.text
     assert (taken, table.close("a"), reading[1].cancel()) == ([[5]], ["a~0"], True)
 
 
