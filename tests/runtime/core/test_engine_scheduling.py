@@ -96,7 +96,8 @@ def check_same_logprobs(outcome: Outcome, expected: Outcome) -> None:
 
 
 def plain(tiny: TinyEngine) -> EngineCore:
-    return tiny.core(disable_radix_cache=True, disable_mixed_chunk=True, disable_overlap_schedule=True)
+    flags = {"disable_radix_cache": True, "disable_mixed_chunk": True, "disable_overlap_schedule": True}
+    return tiny.core(num_continuous_decode_steps=1, **flags)
 
 
 # Mixed steps
