@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from palladio.runtime.interface.errors import ConfigError
 
 FLAG = "--kv-events-config"
 _MAX_PORT, _MAX_COUNT = 65535, 2**31 - 1
+EventFormat = Literal["array", "map"]
 _LEAST = {"buffer_steps": 1, "hwm": 0, "max_queue_size": 1}
 
 
@@ -20,6 +21,7 @@ class KVEventsSettings:
         topic: the first frame of each message.
         buffer_steps: newest batches that can be sent again.
         hwm: batches that may wait for one subscriber; 0: any number. max_queue_size: that may wait to be sent.
+        event_format: what an event is in msgpack: an array, its name first, or a map, its name under "type".
     """
 
     endpoint: str = "tcp://*:5557"
@@ -28,6 +30,7 @@ class KVEventsSettings:
     buffer_steps: int = 10_000
     hwm: int = 100_000
     max_queue_size: int = 100_000
+    event_format: EventFormat = "array"
 
     @classmethod
     def of(cls, text: str | None, num_ranks: int) -> Self | None:
@@ -49,13 +52,16 @@ class KVEventsSettings:
             known = ", ".join(("enable_kv_cache_events", "publisher", *names))
             raise ConfigError(f"{FLAG}: {unknown[0]} is not supported; there are {known}")
         is_on = _is_on(given)
-        settings = cls(**{name: given[name] for name in names if name in given})
+        usual = {"event_format": "map"} if given.get("enable_kv_cache_events") else {}  # as vLLM has them since 0.24
+        settings = cls(**usual | {name: given[name] for name in names if name in given})
         settings._check(num_ranks)
         return settings if is_on else None
 
     def _check(self, num_ranks: int) -> None:
         if not isinstance(self.topic, str):
             raise ConfigError(f"{FLAG}: topic must be a string, got {self.topic!r}")
+        if self.event_format not in get_args(EventFormat):
+            raise ConfigError(f'{FLAG}: event_format must be "array" or "map", got {self.event_format!r}')
         for name, least in _LEAST.items():
             count = vars(self)[name]
             if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= _MAX_COUNT:

@@ -42,6 +42,7 @@ class EventPublisher:
     def __init__(self, settings: KVEventsSettings, rank: int) -> None:
         self._rank = rank
         self._topic = settings.topic.encode()
+        self._as_maps = settings.event_format == "map"
         self._encoder = msgspec.msgpack.Encoder()
         self._next = 0  # number of the next batch
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=settings.buffer_steps)
@@ -80,6 +81,8 @@ class EventPublisher:
         """Sends a batch of events. Args: events: msgspec structs."""
         number = self._next.to_bytes(8, "big")
         self._next += 1
+        if self._as_maps:
+            events = [{"type": type(event).__name__, **msgspec.structs.asdict(event)} for event in events]
         batch = self._encoder.encode((time.time(), events, self._rank))
         with self._lock:
             self._kept.append((number, batch))

@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,13 @@ class Sent:
 
 
 @contextlib.contextmanager
-def _router(*workers: str, policy: str = "round_robin") -> Iterator[str]:
+def _router(*workers: str, policy: str = "round_robin", flags: Sequence[str] = ()) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*COMMAND, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers, "--api-key", KEY]
-    command += ["--policy", policy, "--log-level", "warn"]
-    command += ["--health-check-interval-secs", "2", "--prometheus-port", str(port + 1)]
+    command += ["--policy", policy, "--log-level", "warning" if MODULE == "vllm_router" else "warn"]
+    command += [*flags, "--health-check-interval-secs", "2", "--prometheus-port", str(port + 1)]
     process = subprocess.Popen(command, start_new_session=True)
     try:
         url = f"http://127.0.0.1:{port}"
@@ -192,6 +192,43 @@ def check_prefixes() -> None:
         true(min(min(later) for later in turns[1:]) > 0.8, turns)
         asked = [_num_requests(url) for url in (one, other)]
         true(min(asked) > 0, asked)
+
+
+def check_kv_events() -> None:
+    """vLLM's router knows from KV events what each server has in its cache, without having sent it there."""
+    if MODULE != "vllm_router":
+        return
+    with _with_events() as one, _with_events() as other:
+        flags = [f"{kind}={server[0]}={place}" for server in (one, other) for kind, place in server[1].items()]
+        flags += ["--kv-event-block-size=16", f"--kv-event-model={MODEL}"]
+        with _router(one[0], other[0], policy="kv_aware", flags=flags) as router:
+
+            def cached(topic: int, turn: int, url: str) -> float:
+                text = f"{topic} {chr(97 + topic) * 3} " * 60 + f"Question {turn}"
+                body = CHAT | {"messages": [{"role": "user", "content": text}]}
+                usage = get_json("/v1/chat/completions", body, url=url)["usage"]
+                return usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
+
+            for topic in range(TOPICS):
+                true(cached(topic, 0, (one, other)[topic % 2][0]) < 0.5)
+            time.sleep(1)
+            shares = [cached(topic, 1, router) for topic in range(TOPICS)]
+            true(min(shares) > 0.8, shares)
+
+
+@contextlib.contextmanager
+def _with_events() -> Iterator[tuple[str, dict[str, str]]]:
+    """A server that publishes them: its address, and the router's flags of its sockets, each with a place."""
+    with socket.socket() as live, socket.socket() as replay:
+        places = []
+        for probe in (live, replay):
+            probe.bind(("127.0.0.1", 0))
+            places.append(probe.getsockname()[1])
+    endpoints = {"endpoint": f"tcp://*:{places[0]}", "replay_endpoint": f"tcp://*:{places[1]}"}
+    config = json.dumps({"enable_kv_cache_events": True, **endpoints})
+    with own_server(*FLAGS, "--kv-events-config", config) as (url, _):
+        names = ("--kv-event-source", "--kv-event-replay-source")
+        yield url, {name: f"tcp://127.0.0.1:{place}" for name, place in zip(names, places, strict=True)}
 
 
 def _num_requests(server: str) -> float:

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(checkpoint: Path, environment: None, folder: Path) -> Iterator[Server]:
-    config: dict[str, Any] = {"enable_kv_cache_events": True, "topic": TOPIC.decode(), "hwm": 1}
+    config: dict[str, Any] = {"publisher": "zmq", "topic": TOPIC.decode(), "hwm": 1}
     config |= {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
     events = f"--kv-events-config {shlex.quote(json.dumps(config))}"
     running = Server(launch_command(checkpoint, f"{FLAGS} {events}"), folder / "log")

@@ -29,7 +29,11 @@ def settings_of(given: dict[str, Any], num_ranks: int = 1) -> KVEventsSettings |
     ],
 )
 def test_who_switches_it_on(given: dict[str, Any], is_on: bool) -> None:
-    assert settings_of(given) == (KVEventsSettings() if is_on else None)
+    usual = KVEventsSettings(event_format="map" if "enable_kv_cache_events" in given else "array")
+    assert settings_of(given) == (usual if is_on else None)
+    for event_format in ("array", "map"):
+        settings = settings_of(given | {"event_format": event_format})
+        assert (settings and settings.event_format) == (event_format if is_on else None)
 
 
 def test_all_fields_and_vllms_defaults() -> None:
@@ -55,6 +59,8 @@ def test_all_fields_and_vllms_defaults() -> None:
         ({"replay_endpoint": "tcp://*:5557"}, 1, "replay_endpoint 'tcp://*:5557' is a place of endpoint"),
         ({"replay_endpoint": "tcp://*:5558"}, 2, "which takes its own and 1 after it"),
         ({"endpoint": "ipc:///a", "replay_endpoint": "ipc:///a"}, 1, "replay_endpoint 'ipc:///a' is a place of"),
+        ({"event_format": "json"}, 1, 'event_format must be "array" or "map", got \'json\''),
+        ({"event_format": []}, 1, "event_format must be"),
         ({"topic": 1}, 1, "topic must be a string, got 1"),
         ({"buffer_steps": 0}, 1, "buffer_steps must be in 1 … 2147483647, got 0"),
         ({"hwm": -1}, 1, "hwm must be in 0 … 2147483647, got -1"),

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
@@ -11,7 +12,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.event_counts import EventCounts
 from palladio.runtime.interface.kv_events_config import KVEventsSettings
 from palladio.runtime.process.event_publisher import EventPublisher
-from palladio.runtime.scheduling.tree_events import BlockRemoved
+from palladio.runtime.scheduling.tree_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.runtime import kv_consumer
 from tests.runtime.kv_consumer import DECODER
 
@@ -60,6 +61,31 @@ def meet(publisher: EventPublisher, subscriber: Any) -> int:
         if subscriber.poll(10):
             return number_of(subscriber.recv_multipart())
     raise AssertionError("a subscriber got nothing")
+
+
+def test_events_as_maps(open_publisher: Callable[..., EventPublisher], connect: Connect) -> None:
+    """As readers ask that take vLLM's events of 0.24 and later alone, such as vLLM's router."""
+    publisher = open_publisher(event_format="map")
+    subscriber = connect(zmq.SUB, publisher.endpoint)
+    meet(publisher, subscriber)
+    publisher.publish([BlockStored([1, 2], None, [5, 6, 7, 8], 2), BlockRemoved([1]), AllBlocksCleared()])
+    while (batch := msgspec.msgpack.decode(subscriber.recv_multipart()[-1]))[1][0]["type"] != "BlockStored":
+        assert batch[1] == [{"type": "BlockRemoved", "block_hashes": [0], "medium": "GPU"}]
+    when, (stored, removed, cleared), rank = batch
+    assert (type(when), rank) == (float, 0)
+    assert stored == {
+        "type": "BlockStored",
+        "block_hashes": [1, 2],
+        "parent_block_hash": None,
+        "token_ids": [5, 6, 7, 8],
+        "block_size": 2,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": None,
+    }
+    assert removed == {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"}
+    assert cleared == {"type": "AllBlocksCleared"}
 
 
 def number_of(frames: list[bytes]) -> int:
