@@ -36,11 +36,11 @@ from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.scaled import rounded_rows
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.scales import Scales
-from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
+from palladio.pallas_kernels.grouped_matmul.tpu_scaled import STEP_INNER, WIDE_STEP_INNER, tile_rows
 from palladio.pallas_kernels.target import Target
 
 INPUTS, OUTPUTS, GROUP = 4096, 14336, 128
-COLUMNS, INPUTS_OF_A_STEP = 1024, 1024  # of our kernel
+COLUMNS = 1024  # of a step of our kernel
 EIGHT_BITS = {"v6e": "int8", "7x": "float8_e4m3fn"}  # what the chip multiplies faster than bfloat16
 # Rows, outputs and inputs of a block, and columns of 256 at a time, as tuned_block_sizes.py has them; of 4 bits, as for
 # 8,192 outputs, the nearest that it has.
@@ -131,7 +131,8 @@ class Case:
         segments = read_schedule(self._schedules, "scaled_grouped_matmul")
         step = sum(one.bundles for one in segments if one.depth)
         blocks = -(-self.num_rows // tile_rows(self.num_rows, 1)) * OUTPUTS // COLUMNS
-        cycles = blocks * INPUTS // INPUTS_OF_A_STEP * step
+        inputs = WIDE_STEP_INNER if storage == "int4" or self.chip == "7x" else STEP_INNER
+        cycles = blocks * INPUTS // inputs * step
         return self.row(f"{storage}, groups of {GROUP}", "ours", cycles, _bytes_of_groups(storage))
 
     def their_groups(self, kernel: Any, storage: str) -> dict[str, Any]:
