@@ -115,8 +115,8 @@ def test_experts_over_four_devices_stay_where_they_are(target, tmp_path):
 
 
 def test_few_rows_of_experts_are_neither_sorted_nor_taken_one_by_one(tmp_path):
-    """Of two layers, 64 requests: once it was 97 small operations and 268,000 cycles, without those of four sorts of rows
-    and four gathers, of which XLA has no estimate."""
+    """Of two layers, 64 requests: once it was 97 small operations and 268,000 cycles, without those of four sorts and
+    four gathers, of which XLA has no estimate."""
     flags = ["--devices", "4", "--expert-parts", "4", "--decode", "64", "--prefill", "--only", "forward"]
     (row,), table = compile_programs("tpu-v6e", "qwen3-30b-a3b", tmp_path, *flags)
     assert row["small_operations"] <= 85, table
@@ -124,7 +124,7 @@ def test_few_rows_of_experts_are_neither_sorted_nor_taken_one_by_one(tmp_path):
 
 
 def test_a_prefill_step_of_a_slice_divides_residuals_by_tokens(tmp_path):
-    """Of two layers on v5e: with whole residuals it is 4,977,000 cycles and 5 sums over devices, all of them waited for."""
+    """Of two layers on v5e: with whole residuals it is 4,977,000 cycles and 5 sums over devices, all waited for."""
     flags = ["--devices", "4", "--decode", "64", "--prefill", "2048", "--only", "forward"]
     programs, table = compile_programs("tpu-v5e", "llama-3.1-8b", tmp_path, *flags)
     (row,) = (row for row in programs if "tok=2048" in row["program"])
