@@ -45,7 +45,8 @@ class DividedTokens:
         size = x.shape[0] // num_shards(self.mesh)
 
         def own_part(x: jax.Array) -> jax.Array:
-            return lax.dynamic_slice_in_dim(x, lax.axis_index(GROUP_AXES) * size, size)
+            mine: jax.Array = lax.dynamic_slice_in_dim(x, lax.axis_index(GROUP_AXES) * size, size)
+            return mine
 
         part: jax.Array = on_each_device(own_part, self.mesh, in_specs=_WHOLE, out_specs=_PARTS)(x)
         return part
@@ -56,7 +57,8 @@ class DividedTokens:
             return x
 
         def all_parts(x: jax.Array) -> jax.Array:
-            return lax.all_gather(x, GROUP_AXES, tiled=True)
+            everything: jax.Array = lax.all_gather(x, GROUP_AXES, tiled=True)
+            return everything
 
         whole: jax.Array = on_each_device(all_parts, self.mesh, in_specs=_PARTS, out_specs=_WHOLE)(x)
         return whole
