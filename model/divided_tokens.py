@@ -69,7 +69,8 @@ class DividedTokens:
             return self.divide(kernel.matmul(x))
 
         def own_sums(x: jax.Array, *arrays: jax.Array) -> jax.Array:
-            return lax.psum_scatter(kernel.matmul(x, arrays=arrays), GROUP_AXES, tiled=True)
+            mine: jax.Array = lax.psum_scatter(kernel.matmul(x, arrays=arrays), GROUP_AXES, tiled=True)
+            return mine
 
         specs = PartitionSpec(None, GROUP_AXES), PartitionSpec(GROUP_AXES)
         sums: jax.Array = on_each_device(own_sums, self.mesh, in_specs=specs, out_specs=_PARTS)(x, *kernel.arrays())
