@@ -69,7 +69,7 @@ class DecoderLayer(Module):
             done = mlp_rows(self.mlp, (norm, self.mlp_output_norm), self.residual_scale, x, residual)
             if done is not None:
                 return done
-        normed = self.tokens.gather(x if norm is None else norm(x))
+        normed = x if norm is None else norm(x)
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return self._add(residual, out, self.mlp_output_norm)
 

@@ -1,6 +1,7 @@
 """Residuals divided over the devices of a TPU slice by tokens, in steps of many of them."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Final, Self
 
 import jax
@@ -14,6 +15,7 @@ from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.target import Target
 
 LEAST_TOKENS: Final = 512  # of a step: with fewer, reading weights takes longer than what is divided
+LEAST_PART: Final = 512  # tokens of a device, for a product of its own to be limited by the matrix units
 _WHOLE, _PARTS = PartitionSpec(), PartitionSpec(GROUP_AXES)
 
 
@@ -43,7 +45,8 @@ class DividedTokens:
         size = x.shape[0] // num_shards(self.mesh)
 
         def own_part(x: jax.Array) -> jax.Array:
-            return lax.dynamic_slice_in_dim(x, lax.axis_index(GROUP_AXES) * size, size)
+            mine: jax.Array = lax.dynamic_slice_in_dim(x, lax.axis_index(GROUP_AXES) * size, size)
+            return mine
 
         part: jax.Array = on_each_device(own_part, self.mesh, in_specs=_WHOLE, out_specs=_PARTS)(x)
         return part
@@ -54,7 +57,8 @@ class DividedTokens:
             return x
 
         def all_parts(x: jax.Array) -> jax.Array:
-            return lax.all_gather(x, GROUP_AXES, tiled=True)
+            everything: jax.Array = lax.all_gather(x, GROUP_AXES, tiled=True)
+            return everything
 
         whole: jax.Array = on_each_device(all_parts, self.mesh, in_specs=_PARTS, out_specs=_WHOLE)(x)
         return whole
@@ -65,11 +69,37 @@ class DividedTokens:
             return self.divide(kernel.matmul(x))
 
         def own_sums(x: jax.Array, *arrays: jax.Array) -> jax.Array:
-            return lax.psum_scatter(kernel.matmul(x, arrays=arrays), GROUP_AXES, tiled=True)
+            mine: jax.Array = lax.psum_scatter(kernel.matmul(x, arrays=arrays), GROUP_AXES, tiled=True)
+            return mine
 
         specs = PartitionSpec(None, GROUP_AXES), PartitionSpec(GROUP_AXES)
         sums: jax.Array = on_each_device(own_sums, self.mesh, in_specs=specs, out_specs=_PARTS)(x, *kernel.arrays())
         return sums
+
+    def ring(self, x: jax.Array, up: Weight, inner: Callable[[jax.Array], jax.Array], down: Weight) -> jax.Array | None:
+        """down(inner(up(x))), x and the result divided: parts of x, then of the sums, go round the devices while others
+        are multiplied. None: parts are too small, or a product is not over plain numbers."""
+        num_devices = num_shards(self.mesh)
+        is_dense = isinstance(up, Dense) and isinstance(down, Dense)
+        if not (is_dense and self._has_parts(x) and x.shape[0] >= LEAST_PART * num_devices):
+            return None
+        onwards = [(i, (i + 1) % num_devices) for i in range(num_devices)]
+
+        def on_device(x: jax.Array, into: jax.Array, back: jax.Array) -> jax.Array:
+            part, made = x, []
+            for step in range(num_devices):  # of the device so many places before
+                following = lax.ppermute(part, GROUP_AXES, onwards) if step + 1 < num_devices else part
+                made.append(inner(up.matmul(part, arrays=(into,))))
+                part = following
+            sums = down.matmul(made[1], arrays=(back,))  # its way to that device is the longest
+            for step in range(2, num_devices + 1):
+                sums = lax.ppermute(sums, GROUP_AXES, onwards) + down.matmul(made[step % num_devices], arrays=(back,))
+            return sums
+
+        columns = PartitionSpec(*(None,) * (up.values[...].ndim - 1), GROUP_AXES)
+        call = on_each_device(on_device, self.mesh, in_specs=(_PARTS, columns, _PARTS), out_specs=_PARTS)
+        out: jax.Array = call(x, *up.arrays(), *down.arrays())
+        return out
 
     def _has_parts(self, x: jax.Array) -> bool:
         T, num_devices = x.shape[0], num_shards(self.mesh)

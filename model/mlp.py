@@ -46,8 +46,11 @@ class GatedMLP(Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[T, D] → [T, D], perhaps divided, see DividedTokens."""
-        both = self.gate_up(x)  # [T, 2, F]
-        return self.down(ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1])
+        return _between(x, self.gate_up, self._inner, self.down)
+
+    def _inner(self, both: jax.Array) -> jax.Array:
+        """[T, 2, F] → [T, F]"""
+        return ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1]
 
 
 class PlainMLP(Module):
@@ -63,4 +66,15 @@ class PlainMLP(Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[T, D] → [T, D], perhaps divided, see DividedTokens."""
-        return self.down(ACTIVATIONS[self.spec.activation](self.up(x)))
+        return _between(x, self.up, ACTIVATIONS[self.spec.activation], self.down)
+
+
+def _between(x: jax.Array, up: Linear, inner: Callable[[jax.Array], jax.Array], down: Linear) -> jax.Array:
+    """down(inner(up(x)))"""
+    if (tokens := down.tokens) is None:
+        return down(inner(up(x)))
+    if up.bias is None and down.bias is None:
+        done = tokens.ring(x, up.kernel, inner, down.kernel)
+        if done is not None:
+            return done
+    return down(inner(up(tokens.gather(x))))

@@ -275,4 +275,3 @@ def _adder(bias: jax.Array, chosen: jax.Array, order: jax.Array) -> Callable[[ja
 
 def _unchanged(products: jax.Array) -> jax.Array:
     return products
-

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from palladio.model import divided_tokens
 from palladio.model.divided_tokens import LEAST_TOKENS, DividedTokens
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
@@ -19,8 +20,8 @@ from tests.tiny_model import make_checkpoint
 TPU = Target("tpu", "v5e", interpret="plain")
 
 
-def logits_of(path: str, target: Target, prompts: list[list[int]]) -> tuple[list[np.ndarray], int]:
-    """On four devices; and how many scattered sums the step has."""
+def logits_of(path: str, target: Target, prompts: list[list[int]]) -> tuple[list[np.ndarray], tuple[int, int]]:
+    """On four devices; and how many scattered sums and hops around the ring the step has."""
     mesh = make_mesh(4)
     config, model = load(Path(path), mesh=mesh, kernels=Kernels("xla", target))
     driver = Driver(TensorLayout.over(config, mesh).config, model, len(prompts), mesh=mesh)
@@ -33,32 +34,37 @@ def logits_of(path: str, target: Target, prompts: list[list[int]]) -> tuple[list
 
     driver._step = traced
     found = driver.step(prompts)
-    return [found[b] for b in range(len(prompts))], traces[0].count("stablehlo.reduce_scatter")
+    sums, hops = (traces[0].count(f"stablehlo.{name}") for name in ("reduce_scatter", "collective_permute"))
+    return [found[b] for b in range(len(prompts))], (sums, hops)
 
 
-def compare(path: str, num_tokens: int, num_sums: int) -> None:
+def compare(path: str, num_tokens: int, num_sums: int, num_hops: int) -> None:
+    divided_tokens.LEAST_PART = 128 if num_hops else 512
+    jax.clear_caches()  # of a layer that was traced with another one
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 200, num_tokens // 5).tolist() for _ in range(5)]
-    divided, sums = logits_of(path, TPU, prompts)
+    divided, sent = logits_of(path, TPU, prompts)
     whole, none = logits_of(path, Target("cpu"), prompts)
-    assert (sums, none) == (num_sums, 0)
+    assert (sent, none) == ((num_sums, num_hops), (0, 0))
     for a, b in zip(divided, whole, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("family", "num_tokens", "num_sums"),
+    ("family", "num_tokens", "num_sums", "num_hops"),
     [
-        ("qwen2", 620, 2),  # of the one function that both layers are
-        ("gemma2", 620, 4),  # norms after products too, and two kinds of layers
-        ("cohere", 620, 2),  # attention and MLP side by side
-        ("qwen2", 300, 0),
-        ("qwen3_moe", 620, 0),
+        ("qwen2", 620, 2, 0),  # of the one function that both layers are
+        ("qwen2", 620, 1, 6),
+        ("gemma2", 620, 4, 0),  # norms after products too, and two kinds of layers
+        ("gemma2", 620, 2, 12),
+        ("cohere", 620, 1, 6),  # attention and MLP side by side
+        ("qwen2", 300, 0, 0),
+        ("qwen3_moe", 620, 0, 0),
     ],
 )
-def test_logits_are_those_of_whole_residuals(family, num_tokens, num_sums, tmp_path):
+def test_logits_are_those_of_whole_residuals(family, num_tokens, num_sums, num_hops, tmp_path):
     make_checkpoint(tmp_path, family)
-    call_with_devices(__name__, "compare", str(tmp_path), num_tokens, num_sums)
+    call_with_devices(__name__, "compare", str(tmp_path), num_tokens, num_sums, num_hops)
 
 
 def compare_parts() -> None:

@@ -20,7 +20,9 @@ from tests.tiny_model import tiny_config
 TPU, CPU = Target("tpu", "v6e"), Target("cpu")
 
 
-@pytest.mark.parametrize(("tokens", "chosen", "experts"), [(1, 1, 1), (2, 8, 32), (17, 3, 5), (128, 8, 128), (40, 2, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "chosen", "experts"), [(1, 1, 1), (2, 8, 32), (17, 3, 5), (128, 8, 128), (40, 2, 1)]
+)
 def test_compared_rows_are_where_sorted_ones_are(tokens, chosen, experts):
     assert tokens * chosen <= COMPARED
     numbers = np.random.default_rng(tokens).integers(0, experts + 1, (tokens, chosen)).astype(np.int32)
