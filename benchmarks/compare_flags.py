@@ -107,6 +107,8 @@ COMPARISONS: dict[str, tuple[Callable[[np.random.Generator, float], list[Arrival
     "mixed": (arrivals, {"enable_mixed_chunk": True}, {"disable_mixed_chunk": True}),
     "overlap": (decode, {}, {"disable_overlap_schedule": True}),
     "steps": (decode, {"num_continuous_decode_steps": 4}, {}),
+    "steps-1": (streams(1, 128), {"num_continuous_decode_steps": 4}, {}),
+    "steps-20": (streams(20, 64), {"num_continuous_decode_steps": 4}, {}),
     "deterministic": (decode, {"deterministic": True}, {}),
     "dtype-1": (streams(1, 64), *DTYPES),
     "dtype-20": (streams(20, 32), *DTYPES),

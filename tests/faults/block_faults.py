@@ -30,8 +30,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a block adds to what it takes in, not to the residual",
         "model/row_blocks.py",
-        "_matrix(mlp.down), _ends(norms, factor, x, residual)",
-        "_matrix(mlp.down), _ends(norms, factor, x, x)",
+        "_matrix(mlp.down, x), _ends(norms, factor, x, residual)",
+        "_matrix(mlp.down, x), _ends(norms, factor, x, x)",
         _BLOCKS,
     ),
     Fault(
@@ -46,6 +46,13 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         "model/row_blocks.py",
         "x.shape[0] <= few",
         "few > 0",
+        _BLOCKS,
+    ),
+    Fault(
+        "blocks take more rows of int8 than products do",
+        "model/row_blocks.py",
+        "target).native_int8_rows",
+        "target).native_rows",
         _BLOCKS,
     ),
     Fault(

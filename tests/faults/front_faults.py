@@ -22,6 +22,13 @@ FRONT_FAULTS = (
         _TABLE,
     ),
     Fault(
+        "a client is told what went wrong inside",
+        "runtime/front/request_table.py",
+        'details = f"the',
+        'details = f"{logging.sys.exc_info()[1]!r}; the',
+        _TABLE,
+    ),
+    Fault(
         "a stream is written for a client that does not read",
         "http/security/connection.py",
         "not self._flow.write_paused",

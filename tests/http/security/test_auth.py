@@ -98,7 +98,7 @@ def test_a_route_that_reads_its_body_itself_has_no_dependency_and_needs_a_key(se
     }
     url = serve(api_key="k")
     for route in routes:
-        assert not route.dependencies and not route.dependant.dependencies, route.path
+        assert (list(route.dependencies), route.dependant.dependencies) == ([], []), route.path
         assert [status(url, str(route.path), method) for method in route.methods or ()] == [401], route.path
 
 

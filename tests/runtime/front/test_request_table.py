@@ -123,7 +123,8 @@ async def test_a_sink_that_fails_ends_its_request_alone(caplog):
     with pytest.raises(GenerationError, match="could not be processed; the server's log has") as failure:
         await reading[0]
     assert "ZeroDivisionError" not in str(failure.value), "what went wrong inside is for the log alone"
-    assert str(failure.value).split()[-1] in caplog.text and "ZeroDivisionError" in caplog.text
+    assert str(failure.value).split()[-1] in caplog.text
+    assert "ZeroDivisionError" in caplog.text
     assert (taken, table.close("a"), reading[1].cancel()) == ([[5]], ["a~0"], True)
 
 
