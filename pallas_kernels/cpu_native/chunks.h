@@ -19,6 +19,22 @@ struct Work {
   std::function<void(int64_t)> compute;  // one of them
 };
 
+// Waits a little; a thread that has waited for long gives its core away each time. The engine's thread, the front and
+// XLA's other threads want the same cores, and the system puts aside who holds a chunk as soon as who waits in vain.
+class Patience {
+ public:
+  void Wait() {
+    if (++spins_ < kSpins)
+      _mm_pause();
+    else
+      std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int kSpins = 200;  // some microseconds
+  int spins_ = 0;
+};
+
 // Threads that compute the works of one call together, one work after the other: they are asked once, not for each work.
 // Who comes late takes the next chunk of whatever work there is; the caller never waits for one that has taken none.
 class Team {
@@ -78,15 +94,14 @@ class Team {
       }
     }
     void Help() {
-      while (state.load(std::memory_order_acquire) != kOver)
-        if (!TakeOne()) _mm_pause();
+      for (Patience patience; state.load(std::memory_order_acquire) != kOver;)
+        if (TakeOne())
+          patience = Patience();
+        else
+          patience.Wait();
     }
     void Wait(int64_t count) {
-      for (int spins = 0; done.load(std::memory_order_acquire) < count; ++spins)
-        if (spins < 1000)
-          _mm_pause();
-        else
-          std::this_thread::yield();
+      for (Patience patience; done.load(std::memory_order_acquire) < count;) patience.Wait();
     }
   };
 
@@ -113,11 +128,7 @@ inline void Run(xla::ffi::ThreadPool pool, Work work) {
   const int64_t count = shared->work.count, helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
   for (int64_t i = 0; i < helpers; ++i) pool.Schedule([shared] { shared->Compute(); });
   shared->Compute();
-  for (int spins = 0; shared->done.load(std::memory_order_acquire) < count; ++spins)
-    if (spins < 1000)
-      _mm_pause();
-    else
-      std::this_thread::yield();
+  for (Patience patience; shared->done.load(std::memory_order_acquire) < count;) patience.Wait();
 }
 
 }  // namespace palladio

@@ -56,10 +56,10 @@ __attribute__((always_inline)) inline void DenseRest(const DenseProduct& p, int6
 }
 
 template <int R, int V>
-__attribute__((always_inline)) inline void DenseRows(const DenseProduct& p, int64_t output, int64_t from, int64_t end) {
-  int64_t row = 0;
+__attribute__((always_inline)) inline void DenseRows(const DenseProduct& p, int64_t row, int64_t output, int64_t from,
+                                                     int64_t end) {
   for (; row + R <= p.rows; row += R) DenseTile<R, V>(p, row, output, from, end);
-  for (; row < p.rows; ++row) DenseTile<1, V>(p, row, output, from, end);
+  if constexpr (R > 1) DenseRows<R - 1, V>(p, row, output, from, end);
 }
 
 // All rows times the outputs of a strip.
@@ -68,8 +68,8 @@ __attribute__((always_inline)) inline void DenseStrip(const DenseProduct& p, int
   for (int64_t from = 0; from < p.inputs; from += kDepth) {
     const int64_t end = std::min(p.inputs, from + kDepth);
     int64_t o = output;
-    for (; o + 16 * V <= stop; o += 16 * V) DenseRows<R, V>(p, o, from, end);
-    for (; o + 16 <= stop; o += 16) DenseRows<R, 1>(p, o, from, end);
+    for (; o + 16 * V <= stop; o += 16 * V) DenseRows<R, V>(p, 0, o, from, end);
+    for (; o + 16 <= stop; o += 16) DenseRows<R, 1>(p, 0, o, from, end);
   }
   DenseRest(p, output + (stop - output) / 16 * 16, stop);
 }

@@ -25,9 +25,11 @@ struct Matrix {
 
 // Args: only_avx2: as on a CPU that has no more.
 inline void Multiply(xla::ffi::ThreadPool pool, const Matrix& m, const float* x, float* y, int64_t rows, bool only_avx2) {
-  if (m.kind == MatrixKind::kFloat32)
-    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, rows, m.inputs, m.outputs}, only_avx2);
-  else if (m.kind == MatrixKind::kBfloat16)
+  if (m.kind == MatrixKind::kFloat32) {
+    const int64_t own = RowsBeforeRepeats(x, rows, m.inputs);
+    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, own, m.inputs, m.outputs}, only_avx2);
+    for (int64_t t = own; t < rows; ++t) std::copy_n(y + (own - 1) * m.outputs, m.outputs, y + t * m.outputs);
+  } else if (m.kind == MatrixKind::kBfloat16)
     MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}}, only_avx2);
   else
     MultiplyInt8(pool, {x, static_cast<const int8_t*>(m.values), m.scales, m.zeros, y, rows, m.inputs, m.outputs}, m.bits,

@@ -42,6 +42,13 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         _BLOCKS,
     ),
     Fault(
+        "rows of padding keep what was in their place in a block of float32",
+        "pallas_kernels/cpu_native/layer_blocks.h",
+        "std::copy_n(y + (own - 1) * m.outputs,",
+        "std::copy_n(y + t * m.outputs,",
+        _BLOCKS,
+    ),
+    Fault(
         "blocks take more rows than products do",
         "model/row_blocks.py",
         "x.shape[0] <= few",

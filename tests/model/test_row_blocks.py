@@ -107,7 +107,7 @@ def test_blocks_of_the_embedded_model_in_fewer_bits(bits: str) -> None:
 
 
 def test_a_row_does_not_depend_on_those_beside_it() -> None:
-    """Nor on how many there are, and so how many threads compute them."""
+    """Nor on how many there are, and so how many threads compute them, nor on whether they are rows of padding."""
     _, model = load(default_model_path(), kernels=NATIVE)
     mlp = model.layers[0].mlp
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(61, 128)), jnp.float32)
@@ -120,8 +120,10 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
     whole = computed(rows)
     usual = rows + mlp(model.layers[0].mlp_norm(rows))  # of 384 inputs: more than rows go through together
     np.testing.assert_allclose(whole, usual, atol=1e-4 * float(jnp.abs(usual).max()))
-    for count in (1, 2, 5, 16):
+    for count in (1, 2, 3, 4, 5, 16):
         np.testing.assert_array_equal(computed(rows[-count:]), whole[-count:])
+    padded = computed(rows.at[20:].set(rows[19]))
+    np.testing.assert_array_equal(padded, whole[[*range(20), *[19] * 41]])
     text = jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(rows).as_text()  # type: ignore[arg-type]
     assert text.count(calls.MLP_BLOCK) == 1
     assert "dot_general" not in text
