@@ -150,6 +150,13 @@ class SlotColumns:
         ready: Mask = (free > 0) & (self.computed[slots] < most)
         return ready, slots[ready & (free < most)]
 
+    def soon_full(self, slots: Slots) -> Slots:
+        """Those, of slots with no unsure token, that need a page for their next token, or will before a quarter of a
+        page of steps is over: pages are looked for once for all of these."""
+        free = self.free_until[slots]
+        needs_page = (free > 0) & (free < self.max_computed[slots])
+        return slots[needs_page & (free - self.computed[slots] <= self.page_size // 4)]
+
     def add_page(self, slots: Slots) -> None:
         """Each of them has room for a page of tokens more."""
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
