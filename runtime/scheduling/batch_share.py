@@ -158,7 +158,7 @@ class BatchShare:
         bucket = _bucket(batch, buckets)
         old = self._seconds.get(bucket, seconds)
         self._seconds[bucket] = old + _WEIGHT * (seconds - old)
-        if not all(request.given.options.background for request in batch.requests):
+        if not self.num_background or not all(request.given.options.background for request in batch.requests):
             self._credit += seconds * self.slowdown / 2
             return
         self._recent.append(seconds)

@@ -81,7 +81,8 @@ class SlotColumns:
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
-        self.computed, self.unsure, self.known, self.unread = self._numbers[:4]
+        self.computed, self.unread, self.unsure, self.known = self._numbers[:4]
+        self._counted, self._ones = np.zeros(0, np.intp), np.zeros(num_slots + 1, np.int64)  # see `_once_each`
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
         self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
@@ -187,9 +188,8 @@ class SlotColumns:
 
     def plan_again(self, slots: Slots) -> Counts:
         """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
-        starts: Counts = self.computed[slots]
-        self.unread[slots] += 1
-        self.computed[slots] = starts + 1
+        starts: Counts = self.computed.take(slots)
+        self._numbers[:2] += self._once_each(slots)  # computed and unread
         self._num_roomy_steps -= 1
         return starts
 
@@ -271,11 +271,19 @@ class SlotColumns:
         if self._num_plain_steps == 0 or np.count_nonzero(token_ids == same.stop_ids):
             return None
         self._num_plain_steps -= 1
-        known: Counts = self.known[slots]
-        self.recent[slots, known % RECENT] = token_ids
-        self.known[slots] = known + 1
-        self.unread[slots] -= 1
+        self.recent[slots, self.known.take(slots) % RECENT] = token_ids
+        ones = self._once_each(slots)
+        self.known += ones
+        self.unread -= ones
         return same.taken
+
+    def _once_each(self, slots: Slots) -> Counts:
+        """1 for each of these slots and 0 for all others: a sum over whole columns takes a third of one by slots."""
+        if self._counted is not slots:
+            self._ones[self._counted] = 0
+            self._ones[slots] = 1
+            self._counted = slots
+        return self._ones
 
     def _same_rows(self, slots: Slots) -> _SameRows:
         same = self._same
