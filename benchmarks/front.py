@@ -104,7 +104,7 @@ class FakeTransport:
             ended = [request_id for request_id, left in self._left.items() if left == 1]
             outputs = [TokenOutput(request_id, token_ids, finish=FinishReason("length")) for request_id in ended]
             self._left = {request_id: left - 1 for request_id, left in self._left.items() if left > 1}
-            plain = PlainTokens(list(self._left), [token_ids] * len(self._left), len(outputs))
+            plain = PlainTokens.of(list(self._left), [token_ids] * len(self._left), len(outputs))
             frame = self._from.encode(StepOutputs(outputs, [plain]))
             self._steps.append(time.monotonic_ns())
             message: FromEngine = self._from.decode(frame)

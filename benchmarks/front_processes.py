@@ -82,7 +82,7 @@ class PacedCore:
         outputs += [TokenOutput(name, token_ids) for name in begun]
         self._left = {name: left - 1 for name, left in self._left.items() if left > 1}
         plain = [name for name in self._left if name not in begun]
-        return [*outputs, PlainTokens(plain, [token_ids] * len(plain))]
+        return [*outputs, PlainTokens.of(plain, [token_ids] * len(plain))]
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         return EngineStats([RankStats(num_running=len(self._left))])

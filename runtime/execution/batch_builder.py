@@ -298,7 +298,8 @@ class _KeptRows:
         layout, packed = self.form.layout, self.packed.copy()  # the device may still read the one before
         packed[layout.sections[_ENDS]][: len(self.slots)] = batch.decodes.ends
         if late := batch.table_updates:
-            packed[layout.sections[_UPDATES]][: 3 * len(late)] = np.reshape(late, -1)
+            numbers = np.fromiter(itertools.chain.from_iterable(late), np.int32, 3 * len(late))
+            packed[layout.sections[_UPDATES]][: 3 * len(late)] = numbers
         sampling = packed[layout.size :].reshape(-1, NUM_COLUMNS)
         return HostBatch(self.tier, packed, packed[: layout.size], sampling, [], NOTHING, NOTHING)
 

@@ -189,7 +189,7 @@ class ModelRunner:
         self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
         self._keys: dict[tuple[type[Program], int, SampleTier], ProgramKey] = {}
-        self._decode_forms: dict[tuple[int, int], StepForm] = {}
+        self._decode_forms: dict[int, StepForm] = {}  # by the number of rows
         self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
         self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
@@ -198,6 +198,7 @@ class ModelRunner:
         num_built = len(self.programs.built)
         if self._num_built != num_built and not self._is_lazy:
             self._buckets = self.programs.open_buckets()
+            self._decode_forms.clear()
             self._num_built = num_built
         return self._buckets
 
@@ -296,14 +297,13 @@ class ModelRunner:
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
 
     def _form(self, step: ScheduledStep) -> StepForm:
-        """Of decode steps of one size the same object each time: builders know their last step by it."""
+        """Of decode steps of as many rows the same object each time: builders know their last step by it."""
         layouts, buckets = self._design.layouts, self._buckets
         if step.kind != "decode" or not layouts.decode:
             return StepForm.of(step, layouts, buckets)
-        sizes = buckets.pick_decode(step.num_rows), buckets.pick_sample(step.num_rows)
-        if sizes not in self._decode_forms:
-            self._decode_forms[sizes] = StepForm.of(step, layouts, buckets)
-        return self._decode_forms[sizes]
+        if (form := self._decode_forms.get(num_rows := step.num_rows)) is None:
+            form = self._decode_forms[num_rows] = StepForm.of(step, layouts, buckets)
+        return form
 
     def _is_one_program(self, step: ScheduledStep, form: StepForm, tier: SampleTier) -> bool:
         """Whether one program computes the step and samples. Where it is not built yet, two do."""

@@ -183,7 +183,7 @@ class RequestTable:
         for plain in message.plain:
             self._process(message.outputs[begin : plain.place], stopped)
             begin = plain.place
-            for engine_id, token_ids in zip(plain.request_ids, plain.token_ids, strict=True):
+            for engine_id, token_ids in plain.by_request():
                 if (sample := self._samples.get(engine_id)) is not None:  # else it was aborted meanwhile
                     self._hand_on(engine_id, sample, token_ids, stopped)
         self._process(message.outputs[begin:], stopped)

@@ -123,14 +123,13 @@ class FrontDesk:
         for plain in message.plain:
             self._sort(message.outputs[begin : plain.place], parts)
             begin = plain.place
-            own = collections.defaultdict[int, list[int]](list)  # of each front, which of the requests
-            for number, front in enumerate(map(self._fronts.get, plain.request_ids)):
-                if front is not None:  # else it was aborted
-                    own[front].append(number)
-            for front, numbers in own.items():
-                request_ids = [plain.request_ids[number] for number in numbers]
-                token_ids = [plain.token_ids[number] for number in numbers]
-                parts[front][1].append(PlainTokens(request_ids, token_ids, len(parts[front][0])))
+            own = collections.defaultdict[int, list[tuple[str, list[int]]]](list)  # by front
+            for one in plain.by_request():
+                if (front := self._fronts.get(one[0])) is not None:  # else it was aborted
+                    own[front].append(one)
+            for front, ones in own.items():
+                request_ids, token_ids = map(list, zip(*ones, strict=True))
+                parts[front][1].append(PlainTokens.of(request_ids, token_ids, len(parts[front][0])))
         self._sort(message.outputs[begin:], parts)
         return {front: StepOutputs(*of_front) for front, of_front in parts.items()}
 

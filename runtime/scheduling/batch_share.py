@@ -159,7 +159,7 @@ class BatchShare:
         pass_seconds = seconds / batch.num_passes
         old = self._seconds.get(bucket, pass_seconds)
         self._seconds[bucket] = old + _WEIGHT * (pass_seconds - old)
-        if not all(request.given.options.background for request in batch.requests):
+        if not self.num_background or not all(request.given.options.background for request in batch.requests):
             self._credit += seconds * self.slowdown / 2
             return
         self._recent.append(seconds)

@@ -1,10 +1,10 @@
 """CacheManager: who holds which KV pages; PageAllocator: which are free. Page numbers only; the pages themselves live
 on the device. Who owns which page: see page_owners.
 
-Pages are reserved up to the last token that a planned step may compute (`grow`). Those of a windowed group are given
-back between steps only (`slide`), and as far as the tokens that are computed for certain have left them behind: a step
-that is planned still reads what its first token sees, and may be cut short. In the tree they become idle, not free, so
-that a later request can begin at any place that was not needed otherwise.
+Pages are reserved up to the last token that a planned step may compute (`grow`), or a few steps before, while free ones
+are left (`add_pages`). Those of a windowed group are given back between steps only (`slide`), and as far as the tokens
+that are computed for certain have left them behind: a step that is planned still reads what its first token sees, and
+may be cut short. In the tree they become idle, not free, so that a later request can begin at any place.
 """
 
 import dataclasses

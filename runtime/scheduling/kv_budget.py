@@ -234,9 +234,7 @@ class AdmissionCheck:
         self._released.add(victim)
 
 
-MAX_FRUITLESS = (
-    100  # preemptions in a row without a token: each needs a more urgent request with a prompt of many steps
-)
+MAX_FRUITLESS = 100  # preemptions in a row without a token: each needs a more urgent request with a long prompt
 
 logger = logging.getLogger("palladio.engine")
 
@@ -297,7 +295,9 @@ class Retractor:
         """
         ready_rows, growing_slots = columns.growing(slots[unfree])
         if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
-            self._cache.add_pages(columns, growing_slots)
+            soon = columns.soon_full(slots)
+            is_free = len(soon) * self._cache.num_tables <= self._cache.allocator.num_free  # nothing has to be evicted
+            self._cache.add_pages(columns, soon if is_free else growing_slots)
             unfree[unfree] = ~ready_rows
             return slots[~unfree] if unfree.any() else slots  # the same array tells that all of them go on
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()

@@ -280,9 +280,9 @@ class ScheduledBatch:
         has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
         return has_chunk or self.decodes.is_constrained
 
-    @functools.cached_property
+    @property
     def num_sampled_rows(self) -> int:
-        return len(self.decodes) + sum([row.samples for row in self.chunks])
+        return len(self.decodes) + (sum([row.samples for row in self.chunks]) if self.chunks else 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,7 +323,7 @@ class ScheduledStep:
     @property
     def num_rows(self) -> int:
         """Of the rank that has most."""
-        return max(batch.num_rows for _, batch in self.parts)
+        return max([batch.num_rows for _, batch in self.parts])
 
     @functools.cached_property
     def num_passes(self) -> int:

@@ -152,6 +152,9 @@ class Scheduler:
 
     def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
+        slots = self.turns.decoders(turn, self.buckets)
+        if not len(self.waiting) and self.running.columns.are_roomy(slots):
+            return self._decode(slots)  # what is below comes to the same
         mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
         decoding: Slots | None = None
         may_admit = True
@@ -176,10 +179,7 @@ class Scheduler:
 
     def process(self, batch: ScheduledBatch, read: SampledRows) -> list[NewTokens]:
         """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
-
-        Args:
-            read: of the rows that sample; it is no longer the caller's.
-        """
+        Args: read: of the rows that sample; it is no longer the caller's."""
         now = time.time()
         self.cache.confirm(batch)
         if batch.kind == "verify":

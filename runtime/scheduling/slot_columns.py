@@ -13,7 +13,7 @@ A slot's rows are read in the order in which they were planned, and a request's 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,22 @@ Objects = npt.NDArray[np.object_]
 
 RECENT = 128  # tokens of a request that only the columns have, at most
 MAX_STOP_IDS = 8  # of a request whose tokens are not looked at one by one
+
+
+class _SameRows(NamedTuple):
+    """What reading rows of the same slots needs at each step.
+
+    Attributes:
+        slots, num_changes: as they were then. names: the requests' ids.
+        stop_ids: i32[N, B], as many as one of them has at most.
+        taken: of rows that are all taken.
+    """
+
+    slots: Slots
+    num_changes: int
+    names: list[str]
+    stop_ids: TokenIds
+    taken: Mask
 
 
 class SlotColumns:
@@ -60,10 +76,13 @@ class SlotColumns:
         self.num_changes = 0
         # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
         self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
+        self._same: _SameRows | None = None  # the last ones
+        self._num_plain_steps = 0  # in which none of them reaches its `plain_until`
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
-        self.computed, self.unsure, self.known, self.unread = self._numbers[:4]
+        self.computed, self.unread, self.unsure, self.known = self._numbers[:4]
+        self._counted, self._ones = np.zeros(0, np.intp), np.zeros(num_slots + 1, np.int64)  # see `_once_each`
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
         self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
@@ -97,6 +116,7 @@ class SlotColumns:
 
     def add_known(self, slot: int) -> None:
         """One more token is known."""
+        self._num_plain_steps = 0
         self.known[slot] += 1
 
     def add_unread(self, slots: Slots | int, change: int) -> None:
@@ -119,6 +139,10 @@ class SlotColumns:
         """Known tokens of the slot's request, from this number on."""
         tokens: list[int] = self.recent[slot, np.arange(begin, self.known[slot]) % RECENT].tolist()
         return tokens
+
+    def names_of(self, slots: Slots) -> list[str]:
+        """The ids of the slots' requests; nobody changes the list."""
+        return self._same_rows(slots).names
 
     def constrained(self, slots: Slots) -> Mask:
         """Which slots' requests have a grammar."""
@@ -150,15 +174,22 @@ class SlotColumns:
         ready: Mask = (free > 0) & (self.computed[slots] < most)
         return ready, slots[ready & (free < most)]
 
+    def soon_full(self, slots: Slots) -> Slots:
+        """Those, of slots with no unsure token, that need a page for their next token, or will before a quarter of a
+        page of steps is over: pages are looked for once for all of these."""
+        free = self.free_until[slots]
+        needs_page = (free > 0) & (free < self.max_computed[slots])
+        soon: Slots = slots[needs_page & (free - self.computed[slots] <= self.page_size // 4)]
+        return soon
+
     def add_page(self, slots: Slots) -> None:
         """Each of them has room for a page of tokens more."""
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
 
     def plan_again(self, slots: Slots) -> Counts:
         """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
-        starts: Counts = self.computed[slots]
-        self.unread[slots] += 1
-        self.computed[slots] = starts + 1
+        starts: Counts = self.computed.take(slots)
+        self._numbers[:2] += self._once_each(slots)  # computed and unread
         self._num_roomy_steps -= 1
         return starts
 
@@ -202,6 +233,11 @@ class SlotColumns:
             Which rows it has taken: they are read.
         """
         number = token_ids.shape[1]
+        if counts is None and number == 1 and not alone:
+            all_taken = self._take_again(slots, token_ids[:, 0])
+            if all_taken is not None:
+                return all_taken
+        self._num_plain_steps = 0
         known: Counts = self.known[slots]
         after = known + (number if counts is None else counts)
         taken: Mask = after <= self.plain_until[slots]
@@ -226,3 +262,35 @@ class SlotColumns:
         self.known[slots] = after
         self.unread[slots] -= 1
         return taken
+
+    def _take_again(self, slots: Slots, token_ids: TokenIds) -> Mask | None:
+        """The same for one token of each row, where it is known that Python looks at none of the rows; else None."""
+        same = self._same_rows(slots)
+        if self._num_plain_steps == 0:
+            self._num_plain_steps = max(0, int((self.plain_until[slots] - self.known[slots]).min(initial=RECENT)))
+        if self._num_plain_steps == 0 or np.count_nonzero(token_ids == same.stop_ids):
+            return None
+        self._num_plain_steps -= 1
+        self.recent[slots, self.known.take(slots) % RECENT] = token_ids
+        ones = self._once_each(slots)
+        self.known += ones
+        self.unread -= ones
+        return same.taken
+
+    def _once_each(self, slots: Slots) -> Counts:
+        """1 for each of these slots and 0 for all others: a sum over whole columns takes a third of one by slots."""
+        if self._counted is not slots:
+            self._ones[self._counted] = 0
+            self._ones[slots] = 1
+            self._counted = slots
+        return self._ones
+
+    def _same_rows(self, slots: Slots) -> _SameRows:
+        same = self._same
+        if same is None or same.slots is not slots or same.num_changes != self.num_changes:
+            stop_ids = self.stop_ids[slots].T
+            stop_ids = np.ascontiguousarray(stop_ids[: np.count_nonzero((stop_ids >= 0).any(axis=1))])
+            names: list[str] = self.request_ids[slots].tolist()
+            self._same = same = _SameRows(slots, self.num_changes, names, stop_ids, np.ones(len(slots), np.bool_))
+            self._num_plain_steps = 0
+        return same

@@ -189,14 +189,11 @@ class SampledRows:
 
     def plain(self, rows: DecodeRows, taken: Mask, num_taken: int) -> PlainTokens:
         """For the front: of the rows that nothing follows from, their tokens. Args: num_taken: how many these are."""
-        numbers: Slots | slice = slice(0, len(taken))
-        if self.counts is not None:
-            numbers = np.flatnonzero(taken & (self.counts[: len(taken)] > 0))
-        elif num_taken < len(taken):
-            numbers = np.flatnonzero(taken)
+        if self.counts is None and num_taken == len(taken):
+            token_ids = self.token_ids[:num_taken]
+            counts = None if token_ids.shape[1] == 1 else [token_ids.shape[1]] * num_taken
+            return PlainTokens(rows.columns.names_of(rows.slots), token_ids.tobytes(), counts)
+        given = taken if self.counts is None else taken & (self.counts[: len(taken)] > 0)
+        numbers = np.flatnonzero(given)
         request_ids: list[str] = rows.columns.request_ids[rows.slots[numbers]].tolist()
-        token_ids: list[list[int]] = self.token_ids[numbers].tolist()
-        if self.counts is not None:
-            for tokens, count in zip(token_ids, self.counts[numbers].tolist(), strict=True):
-                del tokens[count:]
-        return PlainTokens(request_ids, token_ids)
+        return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])

@@ -34,7 +34,7 @@ async def test_tokens_alone_are_read_as_others_are(tokenizer, stop):
     table = RequestTable(None)
     stream = table.open("r", [given], tokenizer)
     table.process(StepOutputs([TokenOutput("r~0", ids[:1], cached_tokens=1)]))
-    stopped = [table.process(StepOutputs([], [PlainTokens(["r~0"], [[one]])])) for one in ids[1:-1]]
+    stopped = [table.process(StepOutputs([], [PlainTokens.of(["r~0"], [[one]])])) for one in ids[1:-1]]
     table.process(StepOutputs([TokenOutput("r~0", ids[-1:], finish=FinishReason("length"), cached_tokens=1)]))
     told = await stream.take()
     assert text_of(told) == text_of(outputs) == "one, two, three, four"[: 7 if stop else None]

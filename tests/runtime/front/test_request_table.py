@@ -69,7 +69,7 @@ async def test_tokens_alone_stand_among_the_outputs_of_their_message():
     first = TokenOutput("a~0", [5], times=RequestTimes(100.0), cached_tokens=3, num_retractions=1)
     last = TokenOutput("b~1", [9], finish=FinishReason("length"))
     table.process(StepOutputs([TokenOutput("b~1", [4])]))
-    plain = [PlainTokens(["b~1", "gone~2"], [[6], [1]], 1), PlainTokens(["a~0"], [[7, 8]], 2)]
+    plain = [PlainTokens.of(["b~1", "gone~2"], [[6], [1]], 1), PlainTokens.of(["a~0"], [[7, 8]], 2)]
     assert table.process(StepOutputs([first, last], plain)) == []
     assert [output.token_ids for output in by_request([first, plain[0], last])] == [[5], [6], [1], [9]]
     (told,) = await early.take()
@@ -119,7 +119,7 @@ async def test_a_sink_that_fails_ends_its_request_alone(caplog):
     table.divert("b", lambda output: not taken.append(output.token_ids))
     reading = [asyncio.ensure_future(stream.take()) for stream in streams]
     await asyncio.sleep(0)
-    table.process(StepOutputs([], [PlainTokens(["a~0", "b~0"], [[4], [5]])]))
+    table.process(StepOutputs([], [PlainTokens.of(["a~0", "b~0"], [[4], [5]])]))
     with pytest.raises(GenerationError, match="could not be processed; the server's log has") as failure:
         await reading[0]
     assert "ZeroDivisionError" not in str(failure.value), "what went wrong inside is for the log alone"
@@ -129,7 +129,7 @@ async def test_a_sink_that_fails_ends_its_request_alone(caplog):
 
 
 def give(table, engine_id, token_id):
-    assert table.process(StepOutputs([], [PlainTokens([engine_id], [[token_id]])])) == []
+    assert table.process(StepOutputs([], [PlainTokens.of([engine_id], [[token_id]])])) == []
 
 
 async def test_crashes_are_counted_for_those_who_were_there():

@@ -126,7 +126,7 @@ def test_codec_to_engine(message):
                 ),
                 TokenOutput("c", [], finish=FinishReason("stop", matched="x")),
             ],
-            [PlainTokens(["d", "e"], [[1], [2, EOS]], place=2)],
+            [PlainTokens.of(["d", "e"], [[1], [2, EOS]], place=2)],
         ),
     ],
 )

@@ -91,13 +91,13 @@ def test_a_step_is_divided_and_answers_go_to_who_asked(desk):
 
 def test_plain_tokens_are_divided_and_keep_their_place(desk):
     desk.add("a~1.0", "b~2.0", "c~1.1")
-    plain = [PlainTokens(["a~1.0", "gone~1.9", "b~2.0"], [[1], [2], [3, 4]], 1), PlainTokens(["c~1.1"], [[5]], 2)]
+    plain = [PlainTokens.of(["a~1.0", "gone~1.9", "b~2.0"], [[1], [2], [3, 4]], 1), PlainTokens.of(["c~1.1"], [[5]], 2)]
     first, last = TokenOutput("c~1.1", [6]), TokenOutput("a~1.0", [7], finish=FinishReason("length"))
     desk.desk.emit(StepOutputs([first, last], plain))
     assert desk.heard(1) == StepOutputs(
-        [first, last], [PlainTokens(["a~1.0"], [[1]], 1), PlainTokens(["c~1.1"], [[5]], 2)]
+        [first, last], [PlainTokens.of(["a~1.0"], [[1]], 1), PlainTokens.of(["c~1.1"], [[5]], 2)]
     )
-    assert desk.heard(2) == StepOutputs([], [PlainTokens(["b~2.0"], [[3, 4]], 0)])
+    assert desk.heard(2) == StepOutputs([], [PlainTokens.of(["b~2.0"], [[3, 4]], 0)])
 
 
 def test_what_has_ended_is_sent_to_nobody(desk):

@@ -126,6 +126,39 @@ def test_tokens_that_only_the_columns_have_are_never_more_than_they_hold():
     assert request.token_ids == expected
 
 
+def test_rows_of_the_same_requests_are_taken_as_those_of_others_are():
+    """Reading the same slots again is shorter: columns know of them what has not changed."""
+    running, rng = RunningRequests(3, page_size=4), np.random.default_rng(0)
+    for name, stop_ids, limit in (("a", [EOS], 500), ("b", [], 90), ("c", [EOS, 77], 300)):
+        request = Request.of(
+            GenerationRequest(name, [1, 2, 3], SamplingParams(max_tokens=limit, seed=0), stop_ids, 0.0)
+        )
+        request.status = RequestStatus.RUNNING
+        running.add(request)
+        request.first_token, request.decode_mark = 1.0, DecodeSteps()
+        request.note_taken()
+    expected, columns, slots = [[1, 2, 3] for _ in running], running.columns, running.slots
+    for step in range(400):
+        tokens = rng.integers(3, 400, 3)
+        columns.add_unread(slots, 1)
+        alone = [1] if step % 50 == 20 else []
+        taken = columns.take_tokens(slots, tokens[:, None].astype(np.int32), None, alone)
+        for place, (request, token) in enumerate(zip(running, tokens.tolist(), strict=True)):
+            expected[place].append(token)
+            ends = token in request.given.stop_token_ids or len(expected[place]) >= 3 + request.max_tokens
+            assert not (taken[place] and (ends or place in alone))
+            assert taken[place] or ends or place in alone or len(expected[place]) > columns.plain_until[slots[place]]
+            if not taken[place]:
+                request.append_token(token)
+                request.note_unread(-1)
+                request.note_taken()
+            assert request.num_known_tokens == len(expected[place])
+        if step % 37 == 0:
+            assert [request.token_ids for request in running] == expected
+    assert [request.token_ids for request in running] == expected
+    assert columns.names_of(slots) == ["a", "b", "c"]
+
+
 def test_who_loses_its_slot_keeps_its_tokens_and_what_is_unread_of_it():
     request = decoding()
     assert takes(request, [5])

@@ -116,6 +116,19 @@ def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_c
     assert columns.free_until[[fits.slot, full.slot]].tolist() == [9 * PAGE, 2 * PAGE]
 
 
+def test_who_needs_a_page_soon_gets_it_with_those_that_need_one_now():
+    size = 16
+    running = RunningRequests(5, size)
+    now, soon, later, complete, prefills = (decoding(running, name, 1) for name in "abcde")
+    for request, computed in ((now, size), (soon, size - size // 4), (later, size - size // 4 - 1)):
+        request.note_computed(computed)
+    complete.pages = [1, 2, 3]
+    complete.note_computed(complete.max_computed - 1)
+    prefills.prefill_end = size
+    prefills.note_computed(size - 1)
+    assert running.columns.soon_full(running.slots).tolist() == [now.slot, soon.slot]
+
+
 @pytest.mark.parametrize("windows", [(), ((8, 1),)])
 def test_pages_that_are_missing_do_not_go_unnoticed(windows: tuple[tuple[int, int], ...]):
     running, groups = RunningRequests(3, PAGE), page_groups(PAGE, windows, keeps_all=True)
