@@ -52,8 +52,8 @@ def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
         if isinstance(output, PlainTokens):
             tokens = list(output.by_request())
             for step in range(max(len(token_ids) for _, token_ids in tokens)):
-                now = [(request_id, [token_ids[step]]) for request_id, token_ids in tokens if len(token_ids) > step]
-                found.append(PlainTokens.of(*map(list, zip(*now, strict=True))))
+                now = {request_id: [token_ids[step]] for request_id, token_ids in tokens if len(token_ids) > step}
+                found.append(PlainTokens.of(list(now), list(now.values())))
         else:
             found += (PlainTokens.of([output.request_id], [[token]]) for token in output.token_ids[:-1])
             found.append(dataclasses.replace(output, token_ids=output.token_ids[-1:]))
