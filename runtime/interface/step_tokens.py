@@ -35,9 +35,8 @@ def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
                 now = [(request_id, token_ids[step]) for request_id, token_ids in pairs if len(token_ids) > step]
                 found.append(PlainTokens([request_id for request_id, _ in now], [[token] for _, token in now]))
         else:
-            before, output.token_ids = output.token_ids[:-1], output.token_ids[-1:]
-            found += (PlainTokens([output.request_id], [[token]]) for token in before)
-            found.append(output)
+            found += (PlainTokens([output.request_id], [[token]]) for token in output.token_ids[:-1])
+            found.append(dataclasses.replace(output, token_ids=output.token_ids[-1:]))
     return found
 
 

@@ -54,5 +54,4 @@ def test_tokens_are_told_one_by_one() -> None:
     told = one_by_one([PlainTokens(["a", "b"], [[1, 2, 3], [4]]), end, TokenOutput("d", [])])
     plain = [(["a", "b"], [[1], [4]]), (["a"], [[2]]), (["a"], [[3]]), (["c"], [[7]]), (["c"], [[8]])]
     assert told[:5] == [PlainTokens(*each) for each in plain]
-    assert told[5:] == [end, TokenOutput("d", [])]
-    assert (end.token_ids, end.finish) == ([9], FinishReason("length"))
+    assert told[5:] == [TokenOutput("c", [9], finish=FinishReason("length")), TokenOutput("d", [])]
