@@ -34,8 +34,8 @@ def read_batch(
     if output.counts is not None:
         counts = np.asarray(output.counts)[:number].astype(np.int64)
         most = int(counts.max())
-        token_ids = token_ids[:, :most]
-        counts = None if most and np.count_nonzero(counts == most) == number else counts
+        if batch.kind == "decode" and np.count_nonzero(counts == most) == number:  # drafts are corrected by counts
+            token_ids, counts = token_ids[:, :most], None
     read = SampledRows(token_ids, counts, {})
     alone = _looked_at(batch, read, output)
     for i, found in with_scores:
