@@ -46,7 +46,7 @@ def ray_cluster(num_cpus: int = 2) -> Iterator[str]:
     """Yields the URL of Serve's proxy. All processes of the cluster end with it."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Else Ray ends its own processes, the controller first, while other programs fill the memory of the host.
-    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - Ray's own spelling
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - as Ray spells it
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as of_metrics:
         port = free.getsockname()[1]
         os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(of_metrics.getsockname()[1])
