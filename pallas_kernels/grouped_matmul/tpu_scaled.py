@@ -84,8 +84,8 @@ def _multiply(
     (_, D), F = tiled.shape, matrices.shape[2]
     unit = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
     is_fast = jax.dtypes.itemsize_bits(matrices.dtype) < 8 or target.kind == "7x"
-    most = (WIDE_STEP_INNER if is_fast else STEP_INNER) // unit
-    inner, columns = unit * _units_of_a_step(pl.cdiv(D, unit), most), _block(F, MAX_COLUMNS)
+    per_step = _units_of_a_step(pl.cdiv(D, unit), unit, is_fast=is_fast)
+    inner, columns = unit * per_step, _block(F, MAX_COLUMNS)
     num_steps, num_groups = pl.cdiv(D, inner), scales.values.shape[1]
     tiled = jnp.pad(tiled, ((0, 0), (0, -D % inner)))
     arrays = (matrices, *scales.arrays)
@@ -194,11 +194,16 @@ def _kernel(
     pl.when(step == num_steps - 1)(write)
 
 
-def _units_of_a_step(num_units: int, most: int) -> int:
+def _units_of_a_step(num_units: int, unit: int, *, is_fast: bool) -> int:
     """A step of the grid costs some 200 cycles of its own, whatever it computes, and nothing multiplies while the first
-    one's matrix comes. Steps are as equal as may be."""
-    num_steps = -(-num_units // max(1, most))
-    return -(-num_units // num_steps)
+    one's matrix comes. Steps are as equal as may be; wide ones are equal, since a shorter last one is a slower loop."""
+
+    def equal(inner: int) -> int:
+        num_steps = -(-num_units // max(1, inner // unit))
+        return -(-num_units // num_steps)
+
+    wide = equal(WIDE_STEP_INNER)
+    return wide if is_fast and num_units % wide == 0 else equal(STEP_INNER)
 
 
 def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:

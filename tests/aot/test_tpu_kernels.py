@@ -85,13 +85,14 @@ def test_experts_of_4_bits_are_widened_within_their_budget(chip, bundles, tmp_pa
     assert row["step_bundles"] <= 300, row
 
 
-@pytest.mark.parametrize(("chip", "kilocycles"), [("v6e", 54), ("7x", 53)])
+@pytest.mark.parametrize(("chip", "kilocycles"), [("v6e", (54, 42)), ("7x", (42, 42))])
 def test_products_with_groups_stay_within_their_budget(chip, kilocycles, tmp_path):
-    """Of 64 rows, with a scale per 128 inputs. Once each unit waited for the one before: 70 to 73."""
+    """Of 64 rows, with a scale per 128 inputs, of 8 and of 4 bits. Once each unit waited for the one before: 70 to 73;
+    and steps of the grid were of 1,024 inputs: 50 to 52."""
     rows = _run("product_schedule.py", tmp_path, "--chips", chip, "--rows", "64")["rows"]
     found = [row["kilocycles"] for row in rows if "groups" in row.get("weights", "")]
     assert len(found) == 2, rows
-    assert max(found) <= kilocycles, rows
+    assert all(one <= most for one, most in zip(found, kilocycles, strict=True)), rows
 
 
 @pytest.mark.parametrize(("page_size", "kv_heads"), [(16, 8), (32, 2), (64, 1)])

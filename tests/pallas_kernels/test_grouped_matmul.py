@@ -121,7 +121,8 @@ def test_matrices_of_4_bits(backend, form, group):
     [
         (288, 360, 32, "int4"),
         (288, 200, 288, "float8_e4m3fn"),
-        (2176, 128, 128, "int4"),  # a step of nine units, and one of eight
+        (1152, 128, 128, "int8"),  # a step of five units, and one of four
+        (2304, 128, 128, "int4"),  # two wide steps of nine units
         pytest.param(416, 130, 64, "float8_e4m3fn", marks=pytest.mark.slow),
         pytest.param(192, 2880, 16, "int4", marks=pytest.mark.slow),
     ],
@@ -298,6 +299,7 @@ def test_every_number_of_4_and_8_bits(dtype):
 
 
 def test_units_of_a_step_are_as_equal_as_may_be():
-    assert [_units_of_a_step(number, 8) for number in (1, 8, 9, 16, 22, 23)] == [1, 8, 5, 8, 8, 8]
-    assert _units_of_a_step(22, 16) == 11
-    assert _units_of_a_step(3, 0) == 1
+    numbers = (1, 8, 9, 16, 22, 23, 112)
+    assert [_units_of_a_step(number, 128, is_fast=False) for number in numbers] == [1, 8, 5, 8, 8, 8, 8]
+    assert [_units_of_a_step(number, 128, is_fast=True) for number in numbers] == [1, 8, 9, 16, 11, 8, 16]
+    assert _units_of_a_step(3, 4096, is_fast=True) == 1
