@@ -16,6 +16,7 @@ from palladio.pallas_kernels.target import Target
 
 LEAST_TOKENS: Final = 512  # of a step: with fewer, reading weights takes longer than what is divided
 LEAST_PART: Final = 512  # tokens of a device, for a product of its own to be limited by the matrix units
+RING: Final = ("v5e",)  # kinds of TPU for which a ring has been compiled beside whole products
 _WHOLE, _PARTS = PartitionSpec(), PartitionSpec(GROUP_AXES)
 
 
@@ -78,10 +79,10 @@ class DividedTokens:
 
     def ring(self, x: jax.Array, up: Weight, inner: Callable[[jax.Array], jax.Array], down: Weight) -> jax.Array | None:
         """down(inner(up(x))), x and the result divided: parts of x, then of the sums, go round the devices while others
-        are multiplied. None: parts are too small, or a product is not over plain numbers."""
+        are multiplied. None: parts are too small, or it is not for this device or these weights."""
         num_devices = num_shards(self.mesh)
-        is_dense = isinstance(up, Dense) and isinstance(down, Dense)
-        if not (is_dense and self._has_parts(x) and x.shape[0] >= LEAST_PART * num_devices):
+        is_usual = isinstance(up, Dense) and isinstance(down, Dense) and self.target.kind in RING
+        if not (is_usual and self._has_parts(x) and x.shape[0] >= LEAST_PART * num_devices):
             return None
         onwards = [(i, (i + 1) % num_devices) for i in range(num_devices)]
 
