@@ -22,11 +22,13 @@
 namespace palladio {
 
 constexpr int64_t kOutputs = 2;            // of a block: their numbers are loaded once for all its rows
+constexpr int64_t kTogetherFew = 4;        // outputs of a block of few rows
 constexpr int64_t kRows = 12;              // of a block at most: 24 sums stay in registers
 constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a block's rows stay in the first cache
 constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
 constexpr int64_t kChunks = 8;             // for each thread at least: all end at about the same time
 constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
+constexpr int64_t kFewAheadBytes = 1 << 13;  // the same for few rows
 constexpr int64_t kFewNumbers = 10 << 10;  // of rows: they stay in the first cache whole
 constexpr int64_t kLine = 64;              // bytes of a cache line
 constexpr int64_t kPackedAlone = 1 << 14;  // numbers of rows that one thread packs
@@ -84,11 +86,11 @@ inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
 // Meanwhile it asks for the numbers of the matrix that lie `ahead` of its own.
 using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, int64_t ahead);
 
-// Blocks by rows - 1, of one output and of two.
+// Blocks by rows - 1, of one output, of two and of four.
 struct Blocks {
   int64_t rows;  // of the largest one
-  int64_t few;   // so many rows, of one block, take one output after the other
-  Block one[kRows], two[kRows];
+  int64_t few;   // so many rows, of one block, take four outputs at a time
+  Block one[kRows], two[kRows], four[kRows];
 
   // Rows of a block where there are so many: all blocks are of about one size.
   int64_t RowsOf(int64_t all) const {
@@ -120,14 +122,20 @@ inline int64_t AheadOf(const Product& p, const Chunk& chunk, int64_t output, int
   return (asked - output) * p.inputs + (is_last ? -part : 1) * p.part;
 }
 
-// Few rows times some outputs, one after the other: memory is read in one stream.
+// Few rows times some outputs, four at a time: with fewer, each sum waits for its own last addition. Memory is read in
+// one stream.
 inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chunk) {
-  const int64_t near = kAheadBytes / p.w_bytes, far = near + (chunk.next - chunk.stop) * p.inputs;
-  for (int64_t output = chunk.first; output < chunk.stop; ++output) {
-    const int64_t ahead = (output + 1) * p.inputs + near <= chunk.stop * p.inputs ? near : far;
-    const bool is_there = (output + 1) * p.inputs + ahead <= p.outputs * p.inputs;
-    for (int64_t part = 0; part < p.parts; ++part) blocks.one[p.rows - 1](p, 0, output, part, is_there ? ahead : 0);
+  const int64_t block = kTogetherFew * p.inputs * p.w_bytes;
+  const int64_t far = (kFewAheadBytes + block - 1) / block * kTogetherFew;  // outputs ahead
+  int64_t output = chunk.first;
+  for (; output + kTogetherFew <= chunk.stop; output += kTogetherFew) {
+    const int64_t asked = output + far + (output + far + kTogetherFew > chunk.stop ? chunk.next - chunk.stop : 0);
+    const bool is_there = asked + kTogetherFew <= p.outputs;
+    for (int64_t part = 0; part < p.parts; ++part)
+      blocks.four[p.rows - 1](p, 0, output, part, is_there ? (asked - output) * p.inputs : 0);
   }
+  for (; output < chunk.stop; ++output)
+    for (int64_t part = 0; part < p.parts; ++part) blocks.one[p.rows - 1](p, 0, output, part, 0);
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from

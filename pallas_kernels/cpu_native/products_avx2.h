@@ -62,7 +62,7 @@ struct Int8 {
   using Number = int8_t;
   using Vector = __m256i;
   using Sum = __m256i;
-  static constexpr int64_t kStep = 16, kFewRows = 4;
+  static constexpr int64_t kStep = 16, kFewRows = 2;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_si256(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
