@@ -14,7 +14,13 @@ import numpy as np
 
 from palladio.runtime.interface.outputs import WaitReason, WaitTimes
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.scheduled_batch import (
+    Buckets,
+    PrefillBucket,
+    ScheduledBatch,
+    ScheduledStep,
+    SchedulerLimits,
+)
 from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
 
 
@@ -80,7 +86,7 @@ _WEIGHT = 0.2  # of the latest step in the mean of its bucket
 _NUM_RECENT = 16  # turns whose longest is expected of the next
 
 
-class Needs(enum.Flag):
+class _Needs(enum.Flag):
     """What makes a whole step more expensive as soon as one of its rows asks for it."""
 
     RANDOM = enum.auto()
@@ -92,7 +98,7 @@ class _Foreground(NamedTuple):
     """Rows of others that a decode step has. num_rows: of the rank with most. needs: of all."""
 
     num_rows: int
-    needs: Needs
+    needs: _Needs
 
 
 class BatchShare:
@@ -179,15 +185,15 @@ def _bucket(batch: ScheduledBatch | ScheduledStep, buckets: Buckets) -> int | Pr
     return buckets.pick_prefill(batch.num_tokens, batch.num_rows)
 
 
-def needs_of(request: Request) -> Needs:
+def _needs(request: Request) -> _Needs:
     """What it asks of the steps that sample for it."""
-    params, needs = request.given.params, Needs(0)
+    params, needs = request.given.params, _Needs(0)
     if not params.is_greedy:
-        needs |= Needs.RANDOM
+        needs |= _Needs.RANDOM
     if params.logprobs is not None or params.has_history:
-        needs |= Needs.FULL
+        needs |= _Needs.FULL
     if request.constraint is not None:
-        needs |= Needs.MASK  # the host has to know each token before the next one is sampled
+        needs |= _Needs.MASK  # the host has to know each token before the next one is sampled
     return needs
 
 
@@ -219,6 +225,16 @@ class ScheduleTurns:
     @property
     def is_background_only(self) -> bool:
         return self.share.num_background > 0 and not self.share.num_foreground
+
+    def max_tokens(self, slots: Slots, num_waiting: int, buckets: Buckets, limits: SchedulerLimits) -> int:
+        """How many tokens a decode step may give each of these requests, if they have no drafts."""
+        # Who prefills, waits, or is a background request beside others, is not held up by several tokens.
+        is_alone = len(slots) == len(self._running) and not num_waiting
+        if not is_alone or not buckets.several or buckets.pick_decode(len(slots)) not in buckets.several:
+            return limits.num_decode_steps
+        # Others need the host between two tokens, or a program that samples alone.
+        is_plain = all(_needs(request) in _Needs.RANDOM for request in self._running.columns.requests[slots])
+        return limits.joined_passes if is_plain else limits.num_decode_steps
 
     def join(self, request: Request) -> None:
         """A request has come."""
@@ -270,7 +286,7 @@ class ScheduleTurns:
         own = self._foreground()
         step = self.share.foreground or own
         num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
-        ready = (r for r in self.members("background") if _is_ready(r) and needs_of(r) in step.needs)
+        ready = (r for r in self.members("background") if _is_ready(r) and _needs(r) in step.needs)
         return _slots_of([*self.members(turn), *itertools.islice(ready, num_free)])
 
     @staticmethod
@@ -287,7 +303,7 @@ class ScheduleTurns:
 
     def _foreground(self) -> _Foreground:
         rows = [request for request in self.members("foreground") if _is_ready(request)]
-        return _Foreground(len(rows), functools.reduce(operator.or_, map(needs_of, rows), Needs(0)))
+        return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
 
 
 class QueueTime:

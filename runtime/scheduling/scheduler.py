@@ -16,7 +16,7 @@ from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenO
 from palladio.runtime.interface.step_tokens import NewTokens, one_by_one
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.drafts import draft_rows, long_rows, max_tokens, note_drafts, shortest
+from palladio.runtime.scheduling.drafts import draft_rows, note_drafts
 from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
@@ -178,8 +178,8 @@ class Scheduler:
         return self._decode(self._take_decoding(turn) if decoding is None else decoding)
 
     def process(self, batch: ScheduledBatch, read: SampledRows) -> list[NewTokens]:
-        """Takes a step's tokens into its requests, ends those that are done, and returns what is new.
-        Args: read: of the rows that sample; it is no longer the caller's."""
+        """Takes a step's tokens into its requests, ends those that are done, and returns what is new. What was read of
+        the rows that sample is no longer the caller's."""
         now = time.time()
         self.cache.confirm(batch)
         if batch.kind == "verify":
@@ -312,13 +312,13 @@ class Scheduler:
         drafting = draft_rows(decoding, columns, self.buckets, limits, self.cache) if limits.num_drafts else None
         if drafting is not None:
             return self._batch("verify", drafting, [])
-        most = max_tokens(decoding, self.running, len(self.waiting), self.buckets, limits)
+        most = self.turns.max_tokens(decoding, len(self.waiting), self.buckets, limits)
         if most == 1:
             return self._batch("decode", self._rows(decoding), [])
         if columns.constrained(decoding).any():  # each mask depends on the token before it
-            fitting = shortest(decoding, columns, min(self.buckets.max_prefill_requests, self.max_step_tokens))
+            fitting = columns.shortest(decoding, min(self.buckets.max_prefill_requests, self.max_step_tokens))
             return self._batch("prefill", self._rows(fitting), [])
-        return self._batch("decode", long_rows(decoding, columns, most, self.cache), [])
+        return self._batch("decode", DecodeRows.plan_several(columns, decoding, most, self.cache), [])
 
     def _rows(self, slots: Slots) -> DecodeRows:
         """Of one token each."""

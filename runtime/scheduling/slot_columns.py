@@ -140,6 +140,11 @@ class SlotColumns:
         tokens: list[int] = self.recent[slot, np.arange(begin, self.known[slot]) % RECENT].tolist()
         return tokens
 
+    def shortest(self, slots: Slots, count: int) -> Slots:
+        """So many of these at most, those with the shortest outputs."""
+        order = np.argsort([request.num_output_tokens for request in self.requests[slots]], kind="stable")
+        return slots[order[:count]]
+
     def names_of(self, slots: Slots) -> list[str]:
         """The ids of the slots' requests; nobody changes the list."""
         return self._same_rows(slots).names

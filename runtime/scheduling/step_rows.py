@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -55,6 +55,17 @@ class ScheduledRow(NamedTuple):
             columns.correct(slot, self.num_tokens, self.num_drafts, count)
 
 
+class Pages(Protocol):
+    """Who gives requests pages. Attributes: snapshots: of states, at the ends of pages; None: there are none."""
+
+    @property
+    def snapshots(self) -> object | None: ...
+
+    def grow(self, request: Request, num_tokens: int, /) -> bool:
+        """Gives a request pages for so many tokens, and tells whether there were enough."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DecodeRows:
     """Rows of a step whose first token is the one that their request sampled last, column by column: as the fields of
@@ -105,6 +116,20 @@ class DecodeRows:
             return cls(columns, slots, before.requests, columns.plan_again(slots), *same, is_constrained=False)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
+
+    @classmethod
+    def plan_several(cls, columns: SlotColumns, slots: Slots, most: int, pages: Pages) -> Self:
+        """Plans a row of so many tokens for each slot, or fewer at its end; of one where there are too few pages. Where
+        states are copied, none goes over the end of a page."""
+        computed = columns.computed[slots]
+        remaining = columns.max_computed[slots] - np.maximum(computed, columns.known[slots] - 1)
+        num_tokens = np.minimum(remaining, most)
+        if pages.snapshots is not None:
+            num_tokens = np.minimum(num_tokens, columns.page_size - computed % columns.page_size)
+        for row in np.flatnonzero(computed + num_tokens > columns.free_until[slots]).tolist():
+            if not pages.grow(columns.requests[slots[row]], int(computed[row] + num_tokens[row])):
+                num_tokens[row] = 1
+        return cls.plan(columns, slots, num_tokens)
 
     def __len__(self) -> int:
         return len(self.slots)
