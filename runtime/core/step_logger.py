@@ -98,9 +98,10 @@ class _RankLogger:
         if any(row.start < row.request.num_prompt_tokens for row in batch.chunks):
             self._log_prefill(batch, num_tokens, num_padding)
             return
-        self._num_decodes += 1
+        self._num_decodes += batch.num_passes
         self._num_tokens += num_tokens if batch.kind == "decode" else batch.num_rows
-        if self._num_decodes % self._interval == 0:
+        if self._num_decodes >= self._interval:
+            self._num_decodes %= self._interval
             self._log_decode(batch, num_padding)
 
     def _count_drafts(self) -> DraftCounts:

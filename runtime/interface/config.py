@@ -207,7 +207,7 @@ class ExecutionConfig:
         deterministic: Make greedy tokens and logprobs bitwise independent of the other requests, of prompt chunking, of
             retraction and of the prefix cache. Every step runs in one fixed shape, which is slower.
         random_seed: Seed from which requests without a `seed` get theirs. Default: random, printed at start.
-        decode_log_interval: Decode steps between two "Decode batch." log lines.
+        decode_log_interval: Forward passes of decode steps between two "Decode batch." log lines.
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"

@@ -46,7 +46,7 @@ NewTokens = TokenOutput | PlainTokens
 
 def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
     """The same tokens, those of each request in order, an output for each. What else is told of a request comes with
-    its last one."""
+    its last one. Where a timeline is told, tokens stay together: it is of all of them."""
     found: list[NewTokens] = []
     for output in outputs:
         if isinstance(output, PlainTokens):
@@ -54,6 +54,8 @@ def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
             for step in range(max(len(token_ids) for _, token_ids in tokens)):
                 now = {request_id: [token_ids[step]] for request_id, token_ids in tokens if len(token_ids) > step}
                 found.append(PlainTokens.of(list(now), list(now.values())))
+        elif output.trace is not None and output.trace.timeline is not None:
+            found.append(output)
         else:
             found += (PlainTokens.of([output.request_id], [[token]]) for token in output.token_ids[:-1])
             found.append(dataclasses.replace(output, token_ids=output.token_ids[-1:]))

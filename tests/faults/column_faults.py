@@ -103,8 +103,8 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a front gets plain tokens of another's requests",
         "runtime/process/front_desk.py",
-        "token_ids = [plain.token_ids[number] for number in numbers]",
-        "token_ids = plain.token_ids[: len(numbers)]",
+        "request_ids, token_ids = map(list, zip(*ones, strict=True))",
+        "request_ids, token_ids = [i for i, _ in ones], [each for _, each in plain.by_request()][: len(ones)]",
         DESK,
     ),
 )

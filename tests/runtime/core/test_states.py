@@ -86,7 +86,7 @@ def go_on(
     while len(collector.tokens["turn 5"]) < 6:
         collector.step()
     request = next(one for one in scheduler.running if one.given.request_id == "turn 5")
-    assert 0 < (lost := scheduler.cache.num_lost_tokens(request)) <= 8
+    assert 0 < (lost := scheduler.cache.num_lost_tokens(request)) <= 12  # 8, and a step of four
     begun, computed = request.num_cached_tokens, request.num_computed
     scheduler.retractor.retract(request)
     drain(collector)

@@ -30,7 +30,7 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
 }
 PROMPTS = {f"{length}": random_prompt(length) for length in (3, 9, 40)}
-LONG = {"max_tokens": 12}
+LONG = {"max_tokens": 40}
 EVENTS = "inproc://kv-events-of-updated-weights"
 
 

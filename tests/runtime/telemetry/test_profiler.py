@@ -75,7 +75,7 @@ def test_so_many_steps_from_a_later_one_on(tiny: TinyEngine, tmp_path: Path, cap
     core.start_profile(ProfileOptions(str(tmp_path), start_step=3, num_steps=4, host_tracer_level=1))
     generate(core, {"a": random_prompt(10)}, max_tokens=3)
     assert traces(tmp_path) == [], "it has begun, and not ended"
-    generate(core, {"b": random_prompt(10)}, max_tokens=10)
+    generate(core, {"b": random_prompt(10)}, max_tokens=30)
     wait_until(lambda: f"Wrote a profile of 4 steps to {tmp_path}" in caplog.text)
     assert len(traces(tmp_path)) == 1
     with pytest.raises(InvalidRequestError, match=r"no profile is running: .*; the last one is over, and in /"):
