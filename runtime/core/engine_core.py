@@ -27,7 +27,7 @@ from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveR
 from palladio.runtime.interface.model_messages import ModelMessage
 from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.interface.step_tokens import NewTokens, one_by_one
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
@@ -261,7 +261,8 @@ class EngineCore:
         """These outputs, of which observers have been told."""
         for after in self._hooks.after_outputs:
             after(outputs)
-        return outputs
+        # Only who asked for several tokens a step has them in one event.
+        return outputs if self._scheduler.schedulers[0].limits.joined_passes == 1 else one_by_one(outputs)
 
     def _schedule(self) -> tuple[ScheduledStep | None, list[NewTokens]]:
         """What the device is to run next, and what has ended without it."""

@@ -49,12 +49,14 @@ def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
     its last one. Where a timeline is told, tokens stay together: it is of all of them."""
     found: list[NewTokens] = []
     for output in outputs:
-        if isinstance(output, PlainTokens):
+        if isinstance(output, PlainTokens) and output.counts is None:
+            found.append(output)
+        elif isinstance(output, PlainTokens):
             tokens = list(output.by_request())
             for step in range(max(len(token_ids) for _, token_ids in tokens)):
                 now = {request_id: [token_ids[step]] for request_id, token_ids in tokens if len(token_ids) > step}
                 found.append(PlainTokens.of(list(now), list(now.values())))
-        elif output.trace is not None and output.trace.timeline is not None:
+        elif len(output.token_ids) <= 1 or (output.trace is not None and output.trace.timeline is not None):
             found.append(output)
         else:
             found += (PlainTokens.of([output.request_id], [[token]]) for token in output.token_ids[:-1])

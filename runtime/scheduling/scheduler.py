@@ -13,7 +13,7 @@ import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
-from palladio.runtime.interface.step_tokens import NewTokens, one_by_one
+from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.drafts import draft_rows, note_drafts
@@ -202,8 +202,7 @@ class Scheduler:
                 row.read(len(output.token_ids))
                 self._take_tokens(request, output, now)
                 outputs.append(output)
-        # Only who asked for several tokens a step has them in one event.
-        return outputs if batch.num_passes <= self.limits.num_decode_steps else one_by_one(outputs)
+        return outputs
 
     def count_decoding(self, steps: DecodeSteps) -> None:
         """Decode steps whose tokens have been read; told before `process` gets them, for the traces of requests."""

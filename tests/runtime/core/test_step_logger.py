@@ -20,7 +20,7 @@ def test_a_decode_line_says_whether_steps_run_as_cuda_graphs(caplog, uses_cuda_g
     retractor, limits = SimpleNamespace(take_retractions=list), SimpleNamespace(num_drafts=0)
     rank = SimpleNamespace(cache=cache, retractor=retractor, running=[], limits=limits, drafts=DraftCounts())
     groups = SimpleNamespace(schedulers=[rank])
-    batch = SimpleNamespace(kind="decode", chunks=[], num_rows=2, num_decodes=2, num_waiting=3, size=2)
+    batch = SimpleNamespace(kind="decode", chunks=[], num_rows=2, num_decodes=2, num_waiting=3, size=2, num_passes=1)
     logger = StepLogger(groups, 1, uses_cuda_graphs=uses_cuda_graphs)
     with caplog.at_level("INFO", "palladio.engine"):
         logger.after_dispatch(SimpleNamespace(planned=SimpleNamespace(parts=[(0, batch)]), bucket_size=4), [2])

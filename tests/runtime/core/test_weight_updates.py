@@ -28,9 +28,10 @@ FLAGS: dict[str, Any] = {
     "max_running_requests": 4,
     "cuda_graph_bs": (1,),
     "chunked_prefill_size": 32,
+    "num_continuous_decode_steps": 1,
 }
 PROMPTS = {f"{length}": random_prompt(length) for length in (3, 9, 40)}
-LONG = {"max_tokens": 40}
+LONG = {"max_tokens": 12}
 EVENTS = "inproc://kv-events-of-updated-weights"
 
 

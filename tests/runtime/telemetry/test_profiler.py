@@ -155,7 +155,7 @@ def test_a_failure_between_steps_is_logged(tiny: TinyEngine, tmp_path: Path, cap
 def test_one_that_nobody_stops_ends_after_so_many_steps(
     tiny: TinyEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core = tiny.core()
+    core = tiny.core(num_continuous_decode_steps=1)
     core.start_profile(ProfileOptions(str(tmp_path)))
     for salt in range(2):  # 60 steps each
         assert traces(tmp_path) == []
