@@ -12,12 +12,9 @@ must use the tensor cores, kernels by way of Mosaic the asynchronous ones (wgmma
 import argparse
 import dataclasses
 import functools
-import importlib.util
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +25,7 @@ from typing import Any
 import aot_targets  # first: it tells jax where to run
 import jax
 import jax.numpy as jnp
+import ptx_report
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
@@ -288,7 +286,7 @@ def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]
         Target("gpu", "9.0"), lambda size, dtype: jax.ShapeDtypeStruct(size, dtype, sharding=everywhere)
     )
     program = aot_targets.compile_for(mesh, jitted, args)
-    shared = _shared_memory(dump)
+    shared = ptx_report.shared_memory(dump)
     if not any(dump.glob("*.ptx")):
         raise RuntimeError("XLA dumped no PTX: this version wants other flags than main() gives it")
     for path in sorted(dump.glob("*.ptx")):
@@ -296,7 +294,7 @@ def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]
         mosaic = MOSAIC_ENTRY.search(text)
         if mosaic is None and not any(f".entry {kernel}(" in text for kernel in KERNEL_NAMES):
             continue  # XLA's own
-        for entry, figures in _ptxas(path).items():
+        for entry, figures in ptx_report.ptxas(path).items():
             kernel = mosaic[1] if mosaic else entry
             code = text[text.index(f".entry {entry}(") + 1 :].split(".entry", 1)[0]
             figures |= {
@@ -305,7 +303,7 @@ def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]
                 "wgmma": code.count("wgmma.mma_async"),
                 "float8_wgmma": len(re.findall(r"wgmma\.mma_async[\w.]*\.e4m3\.e4m3", code)),
                 "async_copies": len(re.findall(r"cp\.async\.c[ag]\.|cp\.async\.bulk\.tensor", code)),
-                "shared_bytes": _mosaic_shared_memory(path) if mosaic else shared[kernel],
+                "shared_bytes": ptx_report.mosaic_shared_memory(path) if mosaic else shared[kernel],
                 "compile_seconds": program.compile_seconds,
             }
             yield figures | {"wrong": _check(figures, case.dtype)}
@@ -324,54 +322,6 @@ def _check(figures: dict[str, Any], dtype: DTypeLike) -> list[str]:
     if figures["kernel"] == "block_matmul_mosaic" and figures["float8_wgmma"] < figures["wgmma"]:
         wrong.append("does not multiply float8")
     return wrong
-
-
-def _shared_memory(dump: Path) -> dict[str, int]:
-    """Bytes by kernel, of the program compiled last."""
-    launch = re.compile(r"kCustomKernel .*\] (\w+) grid: .*shared_memory: (\d+) bytes")
-    (listing,) = dump.glob("*thunk_sequence.txt")
-    found = (launch.search(line) for line in listing.read_text(encoding="utf-8").splitlines())
-    return {match[1]: int(match[2]) for match in found if match}
-
-
-def _mosaic_shared_memory(ptx: Path) -> int:
-    """Bytes of the kernel that Mosaic dumped there."""
-    passes = ptx.with_name(f"{ptx.stem}.mlir-passes.log")
-    with passes.open(encoding="utf-8") as lines:  # some 40 MB, but the launch is in its first pass
-        for line in lines:
-            if match := re.search(r"dynamic_shared_memory_size %c(\d+)_i32", line):
-                return int(match[1])
-    raise ValueError(f"{passes.name} has no launch")
-
-
-def _ptxas(path: Path) -> dict[str, dict[str, Any]]:
-    """Registers and spills by kernel."""
-    command = [_find_ptxas(), "-v", "-arch=sm_90a", str(path), "-o", os.devnull]
-    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    found: dict[str, dict[str, Any]] = {}
-    for part in report.split("Compiling entry function ")[1:]:
-        kernel = part.split("'")[1]
-        spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
-        registers = re.search(r"Used (\d+) registers", part)
-        if spills is None or registers is None:
-            raise ValueError(f"ptxas reports differently than expected: {part[:200]}")
-        found[kernel] = {"registers": int(registers[1]), "spilled_bytes": int(spills[1]) + int(spills[2])}
-    return found
-
-
-def _find_ptxas() -> str:
-    """nvidia-cuda-nvcc's, else the one on PATH.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(folder) / "cu13/bin/ptxas").is_file():
-            return str(path)
-    if (found := shutil.which("ptxas")) is None:
-        raise FileNotFoundError("ptxas is missing: pip install 'jax-cuda13-plugin[with-cuda]'")
-    return found
 
 
 def compile_all(chosen: dict[str, Case], dump: Path) -> list[dict[str, Any]]:
