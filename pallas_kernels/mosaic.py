@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -58,6 +59,27 @@ def copy_out(rows: Any, into: Callable[[jax.Array | int, int], Any], count: jax.
         pl.when(count & size != 0)(functools.partial(copy, done, size))
         done, size = done + (count & jnp.int32(size)), size // 2
     plgpu.wait_smem_to_gmem(0)
+
+
+def fetch_all(num_steps: jax.Array, stages: jax.Array, fetch: Callable[[jax.Array], None], free: Any) -> None:
+    """What the warpgroup does that fetches, into a ring of buffers.
+
+    Args:
+        stages: buffers of the ring. fetch: fetches what a step needs. free: a barrier of each buffer: it has been read.
+    """
+    plgpu.set_max_registers(FETCH_REGISTERS, action="decrease")
+
+    def wait(step: jax.Array) -> None:
+        plgpu.barrier_wait(free.at[lax.rem(step, stages)])
+
+    def refill(step: jax.Array) -> None:
+        wait(step)
+        fetch(step + stages)
+
+    ahead = jnp.maximum(num_steps - stages, 0)
+    pl.loop(0, jnp.minimum(num_steps, stages))(fetch)
+    pl.loop(0, ahead)(refill)
+    pl.loop(ahead, num_steps)(wait)  # every barrier's last phase is waited for: JAX's interpreter asks for that
 
 
 def refusal(target: Target) -> str | None:

@@ -117,21 +117,6 @@ def _multiply_tile(
         ):
             plgpu.copy_gmem_to_smem(source, buffer.at[slot], there.at[slot])
 
-    def fetch_all() -> None:
-        plgpu.set_max_registers(mosaic.FETCH_REGISTERS, action="decrease")
-
-        def wait(step: jax.Array) -> None:
-            plgpu.barrier_wait(free.at[lax.rem(step, stages)])
-
-        def refill(step: jax.Array) -> None:
-            wait(step)
-            fetch(step + stages)
-
-        ahead = jnp.maximum(num_steps - stages, 0)
-        pl.loop(0, jnp.minimum(num_steps, stages))(fetch)
-        pl.loop(0, ahead)(refill)
-        pl.loop(ahead, num_steps)(wait)  # every barrier's last phase is waited for: JAX's interpreter asks for that
-
     def compute() -> None:
         plgpu.set_max_registers(mosaic.COMPUTE_REGISTERS, action="increase")
         offset, shape = warpgroup * WARPGROUP_ROWS, (WARPGROUP_ROWS, columns)
@@ -166,4 +151,4 @@ def _multiply_tile(
         mosaic.copy_out(tile, into, jnp.clip(M - first - offset, 0, WARPGROUP_ROWS))
 
     pl.when(warpgroup < WARPGROUPS)(compute)
-    pl.when(warpgroup == WARPGROUPS)(fetch_all)
+    pl.when(warpgroup == WARPGROUPS)(functools.partial(mosaic.fetch_all, num_steps, stages, fetch, free))

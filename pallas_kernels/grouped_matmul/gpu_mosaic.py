@@ -102,21 +102,6 @@ def _multiply_tile(
         plgpu.copy_gmem_to_smem(rows_ref.at[pl.ds(first, tiles.rows), inner], left.at[slot], there.at[slot])
         plgpu.copy_gmem_to_smem(matrices_ref.at[group, inner, columns], right.at[slot], there.at[slot])
 
-    def fetch_all() -> None:
-        plgpu.set_max_registers(mosaic.FETCH_REGISTERS, action="decrease")
-
-        def wait(step: jax.Array) -> None:
-            plgpu.barrier_wait(free.at[lax.rem(step, stages)])
-
-        def refill(step: jax.Array) -> None:
-            wait(step)
-            fetch(step + stages)
-
-        ahead = jnp.maximum(num_steps - stages, 0)
-        pl.loop(0, jnp.minimum(num_steps, stages))(fetch)
-        pl.loop(0, ahead)(refill)
-        pl.loop(ahead, num_steps)(wait)  # every barrier's last phase is waited for: JAX's interpreter asks for that
-
     def multiply(sums: Any) -> Any:
         offset = warpgroup * WARPGROUP_ROWS
 
@@ -147,4 +132,4 @@ def _multiply_tile(
         mosaic.copy_out(mine, into, jnp.clip(limit - offset, 0, WARPGROUP_ROWS))
 
     pl.when(warpgroup < tiles.warpgroups)(compute)
-    pl.when(warpgroup == tiles.warpgroups)(fetch_all)
+    pl.when(warpgroup == tiles.warpgroups)(functools.partial(mosaic.fetch_all, num_steps, stages, fetch, free))
