@@ -15,7 +15,7 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
 from palladio.http.generation.context import Context
-from palladio.http.storage.disk_errors import is_of_disk
+from palladio.http.storage.disk_errors import code_of, is_of_disk
 from palladio.http.storage.news import News
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import ConfigError
@@ -152,9 +152,11 @@ class BatchWorker:
                     task.uncancel()  # and the next one would raise CancelledError for its errors.
                 # Of a full disk, whoever reads the log needs no traceback.
                 trace = None if is_of_disk(error) else error
+                cause = _first(error)
                 message = "Batch %s stopped and is retried in %.0f s: %s"
-                logger.error(message, batch_id, pause, _first(error), exc_info=trace)
-            await asyncio.sleep(pause)
+                logger.error(message, batch_id, pause, cause, exc_info=trace)
+            is_away = self._database.is_shared and code_of(cause) == "database_unavailable"
+            await (self._news.wait if is_away else asyncio.sleep)(pause)  # the news: it is back
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _keep(self) -> None:

@@ -192,7 +192,7 @@ class FileStore(Store):
         """
         if not self._is_checked:
             await self.check()
-        before, found = self._blobs.settled_before, list[str]()
+        before, found = await self._blobs.settled_before(), list[str]()
         async with contextlib.aclosing(self._blobs.scan()) as blobs:
             async for blob in blobs:
                 if blob.modified <= before:

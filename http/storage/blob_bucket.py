@@ -6,9 +6,9 @@ import contextlib
 import datetime
 import itertools
 import logging
+import math
 import queue
 import re
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +19,8 @@ from palladio.runtime.interface.errors import ConfigError
 T = TypeVar("T")
 
 OWNER = "palladio-database"  # the object that names the database which the other objects belong to
-PROBE = "palladio-check"  # each start writes and deletes it: what a kill between the two leaves, the next one deletes
+# Each start and each sweep writes and deletes it: what a kill between the two leaves, the next one deletes.
+PROBE = "palladio-check"
 SETTLING = 24 * 3600.0  # seconds from the beginning of an upload within which its file is in the database
 
 _RANGE = 2 << 20  # bytes that are read at a time
@@ -76,9 +77,23 @@ class BucketBlobs:
         self._part = max(_PART, -(-max_bytes // (_MAX_PARTS // 2)))
         self._threads = concurrent.futures.ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="blob-store")
 
-    @property
-    def settled_before(self) -> float:
-        return time.time() - SETTLING
+    async def settled_before(self) -> float:
+        return await self._begin(self._now) - SETTLING
+
+    def _now(self) -> float:
+        """By an object that is written now: a host whose clock is fast would take uploads of others for old ones."""
+        with self._errors(missing=True):
+            self._put_probe()
+        try:
+            with self._errors():
+                found = self._obstore.head(self._store, PROBE)
+        except FileNotFoundError:  # another server does the same at this moment: it sweeps
+            return -math.inf
+        self._delete([PROBE])
+        return float(found["last_modified"].timestamp())
+
+    def _put_probe(self) -> None:
+        self._obstore.put(self._store, PROBE, b"", use_multipart=False)
 
     async def check(self, identity: str) -> None:
         await self._begin(self._check, identity)
@@ -204,7 +219,7 @@ class BucketBlobs:
             if found is None:
                 self._obstore.put(self._store, OWNER, identity.encode(), use_multipart=False)
                 found = self._owner()
-            self._obstore.put(self._store, PROBE, b"", use_multipart=False)
+            self._put_probe()
             step = "have objects deleted"
             with contextlib.suppress(FileNotFoundError):  # by another server that starts
                 self._obstore.delete(self._store, PROBE)
@@ -326,6 +341,8 @@ def _hint(url: str, error: Exception) -> str:
     text, (who, where) = str(error), _VARIABLES[url.partition(":")[0]]
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
         return "make the bucket, or correct its name"
+    if "TimeTooSkewed" in text:
+        return "set this host's clock"
     is_denied = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
     if is_denied or _ASKED_WHO.search(text):
         return f"check the credentials in the environment ({who}) and what they may do there"

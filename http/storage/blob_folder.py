@@ -28,7 +28,10 @@ class FolderBlobs:
 
     def __init__(self, folder: Path, begun: float) -> None:
         self._folder = folder
-        self.settled_before = begun
+        self._begun = begun
+
+    async def settled_before(self) -> float:
+        return self._begun
 
     async def check(self, identity: str) -> None:
         """Its Storage has looked."""

@@ -39,9 +39,9 @@ class BlobStore(Protocol):
     @property
     def sweep_interval(self) -> float | None: ...
 
-    @property
-    def settled_before(self) -> float:
-        """What was last written by this time, and belongs to no file, never will. Seconds since the epoch."""
+    async def settled_before(self) -> float:
+        """What was last written by this time, and belongs to no file, never will. Seconds since the epoch, by the
+        store's clock."""
 
     async def check(self, identity: str) -> None:
         """Looks whether it can be used, and by this database.

@@ -249,7 +249,7 @@ class PostgresqlDatabase:
             logger.error("The database %s was changed while this server ran: %s: %s", self._connector.url, what, remedy)
 
     def _renew(self, session: Session) -> None:
-        """Renews the lease, and looks at the shared clock."""
+        """Renews the lease, and looks at the shared clock. The database answers, so others may ask it, too."""
         begun, clock = time.monotonic(), _Transaction.clock
         found = session.execute(
             f"INSERT INTO servers (id, lease_until) VALUES (%s, {clock} + %s) ON CONFLICT (id) "
@@ -257,6 +257,7 @@ class PostgresqlDatabase:
             (self.server, self._lease),
         )
         self._clock_offset = found.fetchall()[0]["now"] - (begun + time.monotonic()) / 2
+        self._quiet_until = 0.0
 
 
 def _sign_off(connection: Connection, servers: Sequence[str]) -> None:

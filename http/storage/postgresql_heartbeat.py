@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """A connection in a thread of its own.
+    """A connection in a thread of its own. Subscribers are also told when the database can be used again.
 
     Args:
         lease: seconds that one lasts.
@@ -61,15 +61,18 @@ class Heartbeat:
             try:
                 with self._connector.connect(autocommit=True) as session:
                     session.execute(f"LISTEN {CHANNEL}")
-                    self._wake()  # of what came in between
-                    while not is_ended:
-                        self._renew(session)
-                        self.trouble = None
-                        is_ended = self._wait(session)
+                    self._beat(session)
+                    self._wake()  # of what came in between, and for who waits for the database
+                    while not (is_ended := self._wait(session)):
+                        self._beat(session)
             except (*LOST, *CHANGED) as error:
                 self.trouble = error
                 logger.debug("No heartbeat of the database %s", self._connector.explain(error))
                 is_ended = bool(select.select([self._ended], [], [], _PAUSE)[0])
+
+    def _beat(self, session: Session) -> None:
+        self._renew(session)
+        self.trouble = None
 
     def _wait(self, session: Session) -> bool:
         """For the time to renew the lease; passes news on meanwhile. Returns whether this has ended."""

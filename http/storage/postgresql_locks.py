@@ -42,12 +42,15 @@ class Locks:
     def _take(self, name: str) -> bool:
         if name in self._held:
             return False
+        is_new = self._session is None or self._session.closed
         try:
             if self._session is None or self._session.closed:
                 self._session = self._connector.connect(autocommit=True)
             found = self._session.execute("SELECT pg_try_advisory_lock(%s) AS ours", (self._key(name),)).fetchall()
         except LOST as error:
             self._forget()
+            if not is_new:  # it ended since it was last used, maybe long ago: a new one tells how things are now
+                return self._take(name)
             logger.error("The database %s", self._connector.explain(error))
             raise HttpError(DATABASE_AWAY) from None
         if found[0]["ours"]:

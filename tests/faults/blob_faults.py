@@ -59,6 +59,13 @@ BLOB_FAULTS = (
         _FILES,
     ),
     Fault(
+        "a host whose clock is fast removes contents whose file is about to come",
+        "http/storage/blob_bucket.py",
+        'return float(found["last_modified"].timestamp())',
+        "return datetime.datetime.now(datetime.UTC).timestamp()",
+        _FILES,
+    ),
+    Fault(
         "a sweep removes the contents of files",
         "http/files/file_store.py",
         "if file_id not in known]",
@@ -104,7 +111,7 @@ BLOB_FAULTS = (
         "an interrupted check leaves an object for ever",
         "http/storage/blob_bucket.py",
         'self._obstore.put(self._store, PROBE, b""',
-        'self._obstore.put(self._store, f"{PROBE}-{time.time_ns()}", b""',
+        'self._obstore.put(self._store, f"{PROBE}-{datetime.datetime.now().timestamp()}", b""',
         _BUCKET,
     ),
 )

@@ -142,6 +142,13 @@ DATABASE_FAULTS = (
         _DATABASE,
     ),
     Fault(
+        "a batch cannot go on after the database was away, until it has tried once",
+        "http/storage/postgresql_locks.py",
+        "            if not is_new:",
+        "            if is_new and False:",
+        _DATABASE,
+    ),
+    Fault(
         "failures of the database are not counted",
         "http/storage/store.py",
         "store._database.note_failure(code_of(error))",

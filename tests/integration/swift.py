@@ -1,7 +1,10 @@
 """OpenStack Swift with its S3 API, in processes of this host: an object store that is run in production."""
 
+import base64
 import contextlib
+import email.utils
 import getpass
+import hmac
 import os
 import socket
 import subprocess
@@ -9,10 +12,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
-import obstore
 from obstore.store import S3Store
 
 KEY, SECRET = "test:tester", "testing"
@@ -43,7 +44,7 @@ use = egg:swift#s3api
 location = us-east-1
 [filter:tempauth]
 use = egg:swift#tempauth
-user_test_tester = {secret} .admin
+user_test_tester = {secret} {rights}
 user_test_reader = {reader_secret}
 [filter:copy]
 use = egg:swift#copy
@@ -88,7 +89,8 @@ class Swift:
         (folder / "devices" / "sda").mkdir(parents=True)
         (folder / "swift.conf").write_text("[swift-hash]\nswift_hash_path_suffix = of-tests\n")
         known = {"user": getpass.getuser(), "folder": folder, "secret": SECRET, "reader_secret": READER_SECRET}
-        (folder / "proxy.conf").write_text(_PROXY.format(port=ports["proxy"], **known))
+        self._proxy = _PROXY.format(port=ports["proxy"], rights="{rights}", **known)
+        self._allow(".admin")
         for kind in _KINDS:
             (folder / f"{kind}.conf").write_text(_SERVER.format(kind=kind, port=ports[kind], **known))
             builder = str(folder / f"{kind}.builder")
@@ -124,6 +126,22 @@ class Swift:
             process.kill()
             process.wait(30)
 
+    @contextlib.contextmanager
+    def read_only(self) -> Iterator[None]:
+        """All buckets may be read and listed, as their ACL says; what writes is a 403."""
+        self._allow("")
+        try:
+            yield
+        finally:
+            self._allow(".admin")
+
+    def _allow(self, rights: str) -> None:
+        """What the tests' user may do beside what ACLs say. The proxy reads it when it starts."""
+        (self._folder / "proxy.conf").write_text(self._proxy.replace("{rights}", rights))
+        if "proxy" in self._processes:
+            self.stop("proxy")
+            self.start()
+
     @property
     def running(self) -> tuple[str, ...]:
         return tuple(self._processes)
@@ -149,8 +167,13 @@ class Swift:
         )
 
     def make_bucket(self, name: str) -> S3Store:
-        url = obstore.sign(self.store(name), "PUT", "", expires_in=timedelta(minutes=5))
-        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30):
+        """Its owner may write it, and everybody read it."""
+        date, acl = email.utils.formatdate(usegmt=True), "public-read"
+        text = f"PUT\n\n\n{date}\nx-amz-acl:{acl}\n/{name}"  # obstore signs no headers
+        signature = base64.b64encode(hmac.digest(SECRET.encode(), text.encode(), "sha1")).decode()
+        headers = {"Date": date, "x-amz-acl": acl, "Authorization": f"AWS {KEY}:{signature}"}
+        request = urllib.request.Request(f"{self.url}/{name}", headers=headers, method="PUT")
+        with urllib.request.urlopen(request, timeout=30):
             return self.store(name)
 
     def num_stored(self) -> int:

@@ -96,7 +96,11 @@ async def test_contents_of_every_size_come_back_and_what_breaks_off_leaves_no_pa
     [
         ({}, "s3://absent/prefix", r"NoSuchBucket: .*; make the bucket, or correct its name"),
         ({"AWS_SECRET_ACCESS_KEY": "wrong-secret"}, None, r"(SignatureDoesNotMatch|AccessDenied).*check the credent"),
-        ({"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET}, None, "AccessDenied.*check the cred"),
+        (
+            {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET},
+            None,
+            "be written: AccessDenied.*the c",
+        ),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, None, r"Connection refused.*check AWS_ENDPOINT_URL"),
     ],
     ids=["absent", "wrong-key", "denied", "away"],
@@ -104,6 +108,7 @@ async def test_contents_of_every_size_come_back_and_what_breaks_off_leaves_no_pa
 def test_a_server_whose_bucket_cannot_be_used_does_not_start(
     swift: Swift, bucket: str, tmp_path: Path, changes: dict[str, str], url: str | None, told: str
 ) -> None:
+    asyncio.run(open_bucket(bucket, MIB).check("a database"))  # it has been in use
     command = [sys.executable, "-m", "palladio", "serve", "--port", "0", "--blob-store", url or bucket]
     command += ["--file-storage-path", str(tmp_path)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"} | changes
@@ -118,8 +123,14 @@ def test_a_server_whose_bucket_cannot_be_used_does_not_start(
         assert secret not in output
 
 
-def test_a_batch_waits_while_the_store_is_away(
-    swift: Swift, bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("fault", ["away", "read-only"])
+def test_a_batch_waits_while_the_store_cannot_be_used(
+    swift: Swift,
+    bucket: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
     engine = FakeEngine(tokenizer, reply="x")
@@ -127,26 +138,43 @@ def test_a_batch_waits_while_the_store_is_away(
     storage = Storage(tmp_path / "storage", bucket=lambda: open_bucket(bucket, 512 * MIB))
     with running_server(engine, HttpConfig(), storage=storage) as url, httpx.Client(base_url=url, timeout=60) as http:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="None", max_retries=0, timeout=60)
-        kept = upload(http).raise_for_status().json()["id"]
+        kept, unwanted = (upload(http).raise_for_status().json()["id"] for _ in range(2))
         batch = submit(client, jsonl(chat_line(number) for number in range(50)))
         wait_for(client, batch.id, "in_progress")
-        swift.stop("proxy")  # which answers clients
-        try:
-            for answer in (upload(http), http.get(f"/v1/files/{kept}/content")):
+        with without_proxy(swift) if fault == "away" else swift.read_only():
+            refused = [upload(http), upload(http, b"x" * 6 * MIB)]
+            read = http.get(f"/v1/files/{kept}/content")
+            if fault == "away":
+                refused.append(read)
+            else:
+                assert read.content == CONTENT
+                assert http.delete(f"/v1/files/{unwanted}").json()["deleted"]
+            for answer in refused:
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "blob_store_unavailable")
             assert http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
+            if fault == "read-only":  # its lines are read and answered
+                wait_for(client, batch.id, "finalizing", seconds=60.0)
             time.sleep(2)
             assert client.batches.retrieve(batch.id).status in ("in_progress", "finalizing")
-        finally:
-            swift.start()
         done = wait_for(client, batch.id, seconds=90.0)
         output, errors = both(client, done)
         assert [one["custom_id"] for one in output] == [f"line-{number}" for number in range(50)]
         assert (done.status, errors) == ("completed", [])
         assert http.get(f"/v1/files/{kept}/content").content == CONTENT
+    assert f"Batch {batch.id} stopped and is retried" in caplog.text
+    assert "Traceback" not in caplog.text
     # The sweep's look at the bucket, which names its owner, may have been cut off, too.
     contents = {name for name in objects(swift, bucket) if not name.startswith("palladio-")}
-    assert contents == {kept, batch.input_file_id, done.output_file_id}
+    assert contents == {kept, unwanted, batch.input_file_id, done.output_file_id}
+
+
+@contextlib.contextmanager
+def without_proxy(swift: Swift) -> Iterator[None]:
+    swift.stop("proxy")  # which answers clients
+    try:
+        yield
+    finally:
+        swift.start()
 
 
 @pytest.fixture

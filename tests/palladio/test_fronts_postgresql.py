@@ -17,7 +17,7 @@ from tests.postgres_server import PostgresServer, missing
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-LINES = 2000
+LINES = 1000
 ROUTE = "/v1/completions"
 PATIENCE = 120  # seconds
 LEASE = 600  # seconds: an heir that waited for its end would not end here
@@ -64,7 +64,7 @@ def wait_for_both(server: FrontServer) -> None:
         client.close()
 
 
-def test_an_heir_goes_on_within_seconds_and_no_line_is_lost_or_answered_twice(server: FrontServer) -> None:
+def begin_batch(server: FrontServer) -> str:
     body = {"prompt": "abc", "max_tokens": 3, "temperature": 0}
     lines = [{"custom_id": str(number), "method": "POST", "url": ROUTE, "body": body} for number in range(LINES)]
     content = "\n".join(map(json.dumps, lines))
@@ -72,29 +72,33 @@ def test_an_heir_goes_on_within_seconds_and_no_line_is_lost_or_answered_twice(se
         form = {"files": {"file": ("in.jsonl", content)}, "data": {"purpose": "batch"}}
         file = client.post("/v1/files", **form).json()
         fields = {"input_file_id": file["id"], "endpoint": ROUTE, "completion_window": "24h"}
-        batch_id = client.post("/v1/batches", json=fields).json()["id"]
-    waits = []
-    for _ in range(2):
-        before = num_done(server, batch_id)
-        while num_done(server, batch_id) < before + 100:
+        return str(client.post("/v1/batches", json=fields).json()["id"])
+
+
+def test_an_heir_goes_on_within_seconds_and_no_line_is_lost_or_answered_twice(server: FrontServer) -> None:
+    waits, batches = [], []
+    for _ in range(2):  # a batch for each kill: one would have ended before a new front is there, on a busy machine
+        batches.append(begin_batch(server))
+        while num_done(server, batches[-1]) < 100:
             time.sleep(0.05)
         os.kill(server.leader_pid(), signal.SIGKILL)
         begun = time.monotonic()
         server.wait_for("ended (killed by SIGKILL)", len(waits) + 1)
-        before = num_done(server, batch_id)
-        while num_done(server, batch_id) <= before:
+        before = num_done(server, batches[-1])
+        while num_done(server, batches[-1]) <= before:
             time.sleep(0.02)
         waits.append(round(time.monotonic() - begun, 2))
         wait_for_both(server)
     print("seconds until the heir has answered lines:", waits)
     assert max(waits) < 30
-    deadline = time.monotonic() + PATIENCE
-    while (batch := ask(server, f"/v1/batches/{batch_id}").json())["status"] != "completed":
-        assert time.monotonic() < deadline, batch
-        time.sleep(0.2)
-    assert batch["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
-    found = ask(server, f"/v1/files/{batch['output_file_id']}/content").text.splitlines()
-    seen = collections.Counter(json.loads(line)["custom_id"] for line in found)
-    assert seen == {str(number): 1 for number in range(LINES)}
+    for batch_id in batches:
+        deadline = time.monotonic() + PATIENCE
+        while (batch := ask(server, f"/v1/batches/{batch_id}").json())["status"] != "completed":
+            assert time.monotonic() < deadline, batch
+            time.sleep(0.2)
+        assert batch["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+        found = ask(server, f"/v1/files/{batch['output_file_id']}/content").text.splitlines()
+        seen = collections.Counter(json.loads(line)["custom_id"] for line in found)
+        assert seen == {str(number): 1 for number in range(LINES)}
     assert server.stop() == 0
     assert "Traceback" not in server.log()

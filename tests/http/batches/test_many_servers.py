@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from palladio.http.batches import batch_run, batch_worker
 from palladio.http.batches.batch_claims import BatchClaims
 from palladio.http.batches.batch_records import LineResult
+from palladio.http.files.file_store import INPUT_PREFIX, Contents, FileStore
 from palladio.http.security.callers import SERVER
+from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
+from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -123,7 +127,9 @@ async def test_an_heir_that_signs_a_dead_server_off_has_its_lines_at_once(
 async def test_a_host_whose_clock_is_wrong_takes_no_lines_of_live_servers(
     tmp_path: Path, tokenizer: Tokenizer, long_lease: OpenStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leases are measured by the database's clock, and renewed by it."""
+    """Leases are measured by the database's clock, and renewed by it, also those of a host whose clock is slow."""
+    now, days = time.time(), 24 * 3600
+    monkeypatch.setattr("time.time", lambda: now - 10 * days)
     engine = slow_engine(tokenizer)
     engine.delay = 60.0
     async with serving(tmp_path, engine, None, long_lease) as first:
@@ -132,8 +138,7 @@ async def test_a_host_whose_clock_is_wrong_takes_no_lines_of_live_servers(
         async with asyncio.timeout(20):
             while not engine._running:
                 await asyncio.sleep(0.01)
-        now = time.time()
-        for shift in (-10 * 24 * 3600, 10 * 24 * 3600):
+        for shift in (0, -10 * days, 10 * days):
             monkeypatch.setattr("time.time", lambda shift=shift: now + shift)
             storage = long_lease(tmp_path)
             assert await BatchClaims(storage.database).next(batch_id, 0) is None
@@ -220,5 +225,26 @@ async def test_a_clock_that_is_wrong_ends_no_batch(
         batch_id = await server.submit(jsonl([chat_line(1)]))
         query = "UPDATE batches SET expires_at = ? WHERE id = ?"
         await server.storage.database.run(lambda connection: connection.execute(query, (int(now) + 3600, batch_id)))
-        with contextlib.suppress(TimeoutError):
-            assert (await server.ended(batch_id)).status == "completed"
+        assert (await server.ended(batch_id)).status == "completed"
+
+
+async def test_a_clock_that_is_wrong_expires_no_file_and_keeps_none(
+    tmp_path: Path, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's time is measured by the database's clock."""
+    now = time.time()
+    for shift in (-10 * 24 * 3600, 10 * 24 * 3600):
+        monkeypatch.setattr("time.time", lambda shift=shift: now + shift)
+        with contextlib.closing(shared(tmp_path)) as storage:
+            files = FileStore(storage.database, storage.blobs)
+            made = {"purpose": "batch", "filename": "a", "expires_after": 3600, "owner": ""}
+            kept, past = [files.describe(Contents(new_id(INPUT_PREFIX), 1), **made) for _ in range(2)]
+            assert abs(kept.created_at - now) < 600
+            kept = dataclasses.replace(kept, expires_at=int(now) + 3600)
+            past = dataclasses.replace(past, expires_at=int(now) - 3600)
+            for file in (kept, past):
+                await files.add(file)
+            with pytest.raises(HttpError):
+                await files.get(past.id, SERVER)
+            await files.expire()
+            assert await files.get(kept.id, SERVER) == kept

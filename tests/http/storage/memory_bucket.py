@@ -1,6 +1,7 @@
 """A bucket in memory that can go away."""
 
 import dataclasses
+import datetime
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,10 +19,12 @@ class Flaky:
 
     Attributes:
         failing: names of its calls that fail, with this error.
+        ahead: of the bucket's clock, before this host's.
         reached, go_on: `put` sets one, and waits for the other before it begins.
     """
 
     failing: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    ahead: datetime.timedelta = datetime.timedelta()
     reached: threading.Event = dataclasses.field(default_factory=threading.Event)
     go_on: threading.Event = dataclasses.field(default_factory=threading.Event)
     exceptions = obstore.exceptions
@@ -44,11 +47,20 @@ class Flaky:
             raise self.failing["put"]
         return obstore.put(*arguments, **options)
 
+    def head(self, *arguments: Any) -> dict[str, Any]:
+        if "head" in self.failing:
+            raise self.failing["head"]
+        return self._dated(obstore.head(*arguments))
+
     def list(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Fails when it is read, as the library's."""
         if "list" in self.failing:
             raise self.failing["list"]
-        yield from obstore.list(*arguments, **options)
+        for page in obstore.list(*arguments, **options):
+            yield [self._dated(one) for one in page]
+
+    def _dated(self, found: Any) -> dict[str, Any]:
+        return {**found, "last_modified": found["last_modified"] + self.ahead}
 
     def fail_all(self) -> None:
         away = obstore.exceptions.GenericError("Error performing GET http://k:pw@host/b in 1ms - HTTP error: gone")

@@ -25,6 +25,10 @@ DENIED = (
     'Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>\n'
     "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 )
+SKEWED = (
+    "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is "
+    "too large.</Message></Error>"
+)
 NO_BUCKET = "x not found: <Error><Code>NoSuchBucket</Code><Message>The bucket is not there</Message></Error>"
 AWAY = (
     "Error performing GET http://u:pw@h/b in 1ms, after 3 retries - HTTP error: error sending request\n\n"
@@ -39,6 +43,12 @@ AWAY = (
         ("get", GenericError(AWAY), "error sending request (Connection refused); check AWS_ENDPOINT_URL"),
         ("put", PermissionDeniedError(DENIED), "be written: AccessDenied: Access Denied; check the credentials"),
         ("put", FileNotFoundError(NO_BUCKET), "NoSuchBucket: The bucket is not there; make the bucket, or correct"),
+        (
+            "get",
+            PermissionDeniedError(SKEWED),
+            "RequestTimeTooSkewed: The difference between the request time and the "
+            "current time is too large.; set this host's clock",
+        ),
         ("delete", PermissionDeniedError(DENIED), "have objects deleted: AccessDenied"),
         ("list", PermissionDeniedError(DENIED), "be listed: AccessDenied"),
     ],

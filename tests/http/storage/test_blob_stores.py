@@ -34,7 +34,7 @@ async def test_every_byte_comes_back(blobs: BlobStore, sizes: tuple[int, ...]) -
     assert await read_all(blobs, name) == b"".join(pieces)
     (found,) = (await scan(blobs)).values()
     assert (found.name, found.size, found.is_whole) == (name, sum(sizes), True)
-    assert found.modified > blobs.settled_before
+    assert found.modified > await blobs.settled_before()
 
 
 @pytest.mark.parametrize("before", [0, 500, 5000])

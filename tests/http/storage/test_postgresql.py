@@ -115,6 +115,18 @@ async def test_of_two_holders_of_a_name_one_has_it_and_it_is_free_when_its_proce
     other.close()
 
 
+async def test_a_lock_whose_connection_has_ended_meanwhile_is_taken_at_once(
+    database: "PostgresqlDatabase", caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await is_free(database, "a")
+    await asyncio.wrap_future(database._locks.take("b"))
+    (pid,) = {database._locks._session.info.backend_pid}
+    query = "SELECT pg_terminate_backend(?, 5000)"  # ms that it waits for the end
+    await database.run(lambda connection: connection.execute(query, (pid,)).fetchall())
+    assert await is_free(database, "a")
+    assert caplog.text == ""
+
+
 async def test_a_transaction_that_stood_still_for_too_long_is_a_503(
     database: "PostgresqlDatabase", postgres: PostgresServer
 ) -> None:
