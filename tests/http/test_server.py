@@ -28,6 +28,7 @@ engine.delay = float(sys.argv[2])
 engine.load_seconds = float(sys.argv[3])
 engine.start_error = ConfigError("no such model") if sys.argv[4] == "fail" else None
 template = "chatml" if sys.argv[4] == "chatml" else None
+engine.state = "starting"  # as a real one is from its first moment
 engine.load_until = Path("loaded") if sys.argv[4] == "chatml" else None
 sys.exit(serve(engine, HttpConfig(port=0, drain_timeout=20, chat_template=template)))
 """
@@ -53,6 +54,11 @@ class Process:
 
     def text(self) -> str:
         return self._log.read_text()
+
+    def num_waits(self) -> int:
+        """How often its first thread has waited for something."""
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + 20
@@ -105,9 +111,12 @@ def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_re
     assert process.popen.wait(20) == 0
 
 
-def test_ctrl_c_drains_too_and_a_second_signal_ends_it_at_once(launch) -> None:
+def test_it_sleeps_while_nobody_asks_and_ctrl_c_drains_and_a_second_signal_ends_it_at_once(launch) -> None:
     process = launch(delay=1.0)
     process.wait_ready()
+    before = process.num_waits()
+    time.sleep(1.5)
+    assert process.num_waits() - before < 10, "it wakes up too often: uvicorn's own loop would 15 times"
     body = {"prompt": "a", "max_tokens": 30, "stream": True}
     with httpx.stream("POST", process.url + "/v1/completions", json=body, timeout=20) as stream:
         lines = stream.iter_lines()

@@ -243,6 +243,35 @@ def test_a_failed_start_is_one_line_and_an_exit_code(tmp_path, knobs, flags, cod
 
 
 @pytest.mark.slow
+def test_a_second_server_on_one_folder_is_refused_until_the_first_is_gone(tmp_path):
+    folder = ("--file-storage-path", str(tmp_path / "storage"))
+    places = [tmp_path / name for name in ("first", "second", "third")]
+    for place in places:
+        place.mkdir()
+    servers = [FrontServer(places[0], {}, *folder)]
+    try:
+        (first, *_) = servers[0].clients().values()
+        form = {"files": {"file": ("in.jsonl", b"{}")}, "data": {"purpose": "batch"}}
+        kept = first.post("/v1/files", **form).raise_for_status().json()
+        servers.append(FrontServer(places[1], {}, *folder, wait=False))
+        assert servers[1].popen.wait(60) == 2, servers[1].log()
+        (line,) = [line for line in servers[1].log().splitlines() if line.startswith("error:")]
+        assert f"--file-storage-path {folder[1]} is in use by another server; give each server a folder" in line
+        assert first.post(ROUTE, json=BRIEF).status_code == 200
+        assert first.get(f"/v1/files/{kept['id']}").json() == kept
+        assert first.post("/v1/files", **form).status_code == 200
+        pids = servers[0].front_pids()
+        servers[0].popen.kill()
+        servers[0].popen.wait(10)
+        wait_until(lambda: not [pid for pid in pids if os.path.exists(f"/proc/{pid}")])
+        servers.append(FrontServer(places[2], {}, *folder))
+        assert servers[2].client().get(f"/v1/files/{kept['id']}").json() == kept
+    finally:
+        for server in servers:
+            server.popen.kill()
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_all_at_once(tmp_path):
     server = FrontServer(tmp_path, {"step_delay": 0.2})
     try:
