@@ -16,7 +16,7 @@ from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
 from palladio.model.nested_config import text_model
-from palladio.model.quantization_config import kinds_by_config, stored_format
+from palladio.model.quantization_config import FILES_BESIDE, config_beside, kinds_by_config, stored_format
 from palladio.model.quantization_flag import weight_kinds
 from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.weights.kinds import WeightKinds
@@ -46,11 +46,13 @@ class HeadCounts:
         num_heads: query heads of the checkpoint; padding makes queries of zeros.
         num_kv_heads: kv heads of the checkpoint.
         counts: of each kv head as laid out: it is neither padding nor another copy of one before it.
+        is_query: of each query head as laid out: it is no padding.
     """
 
     num_heads: int
     num_kv_heads: int
     counts: tuple[bool, ...]
+    is_query: tuple[bool, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,8 +193,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. ModelOpt
-    may have written quantization_config into a file of its own. Of a GGUF file, what its metadata say.
+    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. Older
+    tools wrote quantization_config into a file of its own. Of a GGUF file, what its metadata say.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -206,10 +208,10 @@ def read_model_dir(
         has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
-    beside = _read_json(path / "hf_quant_config.json")  # ModelOpt's, of before it wrote config.json
-    if beside is not None and config.get("quantization_config") is None:
-        found = beside.get("quantization")
-        config["quantization_config"] = {"quant_method": "modelopt", **(found if isinstance(found, dict) else {})}
+    if config.get("quantization_config") is None:
+        beside = {name: values for name in FILES_BESIDE if (values := _read_json(path / name)) is not None}
+        if (found := config_beside(beside)) is not None:
+            config["quantization_config"] = found
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
 
 

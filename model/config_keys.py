@@ -36,6 +36,11 @@ class Keys:
         self.defaults = defaults
         self._where = where
 
+    def renamed(self, older: Mapping[str, str]) -> "Keys":
+        """With values of older keys under their new names, which messages have; the new ones come first."""
+        moved = {new: self.values[old] for old, new in older.items() if old in self.values and new not in self.values}
+        return Keys({**self.values, **moved}, self._where, self.defaults)
+
     def count(self, key: str, *, most: int = MAX_INT) -> int:
         """A required whole number in 1 … `most`."""
         value = self.optional_count(key, most=most)

@@ -29,9 +29,30 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
 }
 """By quantization_config.quant_method."""
 
+FILES_BESIDE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json."""
+
 _NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
+_MAX_LEVELS = 6  # of objects and lists in quantization_config: config_groups, a group, its weights, a block
 TABLES = ("embedding.table", "lm_head.table")
+
+
+def config_beside(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """quantization_config of a checkpoint whose config.json has none; None: no file has it.
+
+    Args:
+        files: of FILES_BESIDE those that there are.
+    """
+    name = next((name for name in FILES_BESIDE if name in files), None)
+    if name is None:
+        return None
+    found = dict(files[name])
+    if name == "hf_quant_config.json":
+        own = found.get("quantization")
+        return {"quant_method": "modelopt", **(own if isinstance(own, dict) else {})}
+    is_awq = name == "quant_config.json" or "w_bit" in found
+    return {"quant_method": "awq" if is_awq else "gptq", **found}
 
 
 def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
@@ -51,7 +72,18 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
             f"quantization_config.quant_method: {shown(method)} is not supported; supported: {', '.join(FORMATS)}. "
             "Give a checkpoint in one of these formats, or one that is not quantized"
         )
-    return FORMATS[method].of(Keys(found, "quantization_config."))
+    return FORMATS[method].of(Keys(_with_whole_numbers(found), "quantization_config."))
+
+
+def _with_whole_numbers(found: Any, levels: int = _MAX_LEVELS) -> Any:
+    """An object of config.json; some tools write whole numbers as 128.0."""
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    if levels and isinstance(found, Mapping):
+        return {key: _with_whole_numbers(value, levels - 1) for key, value in found.items()}
+    if levels and isinstance(found, list):
+        return [_with_whole_numbers(value, levels - 1) for value in found]
+    return found
 
 
 def kinds_by_config(stored: StoredFormat | None, rules: Iterable[WeightRule], num_layers: int) -> WeightKinds:

@@ -50,6 +50,8 @@ class Awq(StoredFormat):
         Raises:
             ConfigError: it says something unsupported.
         """
+        older = {"w_bit": "bits", "q_group_size": "group_size"}  # as AutoAWQ's own file has them
+        keys = keys.renamed(older)
         keys.require("bits", BITS, default=BITS)
         if keys.values.get("version") != "GEMM":  # as some tools write it
             keys.require("version", "gemm", default="gemm")

@@ -95,6 +95,7 @@ class Gptq(StoredFormat):
             raise ConfigError(
                 f"quantization_config.checkpoint_format: {shown(stored)} is not supported; only 'gptq' and 'gptq_v2'"
             )
+        keys.require("is_marlin_format", False, default=False)
         return cls(Form.of(keys), stored == "gptq", _dynamic(keys))
 
     def form_of(self, module: str) -> Form | None:

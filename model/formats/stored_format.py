@@ -97,7 +97,7 @@ def module_of(name: str) -> str:
 
 def matches(patterns: Sequence[str], module: str) -> bool:
     """Whether one of them names a module: `re:` and a regular expression for its beginning, a pattern with asterisks,
-    or what its name begins or ends with."""
+    or whole parts of its name that follow each other: `layers.1` is not of layer 10, and `gate` is no `gate_proj`."""
     for pattern in patterns:
         if pattern.startswith("re:"):
             if re.match(pattern[3:], module):
@@ -105,7 +105,7 @@ def matches(patterns: Sequence[str], module: str) -> bool:
         elif "*" in pattern:
             if fnmatch.fnmatchcase(module, pattern) or fnmatch.fnmatchcase(module, f"{pattern}.*"):
                 return True
-        elif module.startswith(pattern) or module.endswith(pattern):
+        elif f".{pattern.strip('.')}." in f".{module}.":
             return True
     return False
 

@@ -20,7 +20,7 @@ from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
 from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
 from palladio.model.quantization_config import kinds_of
-from palladio.model.quantization_flag import QuantizationFlag
+from palladio.model.quantization_flag import MADE, QuantizationFlag
 from palladio.model.registry import find_family
 from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds
@@ -50,17 +50,13 @@ def agree_with_weights(
     """
     if load_format == "orbax" or (load_format == "auto" and is_converted(path)):
         return _as_converted(path, config, quantization)
-    by_config = config.with_quantization(quantization)
     if load_format == "dummy" or not has_weights(path):
-        return by_config
+        return config.with_quantization(quantization)
     with Checkpoint(path) as checkpoint:
         tensors = by_name(checkpoint)
         _check_layers(path, tensors, config)
         config = dataclasses.replace(config, stored_dtype=_dtype_of_matrices(tensors))
-        if config.quantization is None:
-            config = by_config
-        else:
-            config = config.with_quantization(quantization, _kinds_of_tensors(path, tensors, config))
+        config = _with_kinds(path, config, quantization, tensors)
         config = _with_class_bias(config, tensors)
         config = agree_with_scales(path, config, checkpoint, with_plain_names(tensors))
         embedding, head = tensors.get(EMBEDDING), tensors.get(HEAD)
@@ -76,23 +72,27 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
         return config  # whoever loads it says what is missing
     manifest = Manifest.read(path)
     _check_layers(path, manifest.parameters, config)
+    kinds = manifest.kinds
     if quantization is not None:
         asked, has_rules = (
             config.with_quantization(quantization).weight_kinds,
             QuantizationFlag.of(quantization).modules,
         )
-        if asked.kind != manifest.kinds.kind or (has_rules and asked != manifest.kinds):
+        numbers = [each.with_activation_bits(16) for each in (asked, kinds)]  # those that are stored
+        if numbers[0].kind != numbers[1].kind or (has_rules and numbers[0] != numbers[1]):
             found = "not quantized" if manifest.kinds.kind is None else f"quantized to {manifest.kinds.kind.name}"
             raise CheckpointError(
                 f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "
                 f"again with `palladio convert --quantization {quantization}`"
             )
+        if asked.kind is not None:
+            kinds = asked if has_rules else kinds.with_activation_bits(asked.kind.activation_bits)
     config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
     if any(name.endswith(".attention.key_scale") for name in manifest.parameters):
         config = with_cache_scales(config)
-    return dataclasses.replace(config, weight_kinds=manifest.kinds, converted_dtype=manifest.dtype)
+    return dataclasses.replace(config, weight_kinds=kinds, converted_dtype=manifest.dtype)
 
 
 def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
@@ -103,7 +103,26 @@ def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig
     return dataclasses.replace(config, classifier=dataclasses.replace(classifier, has_bias=True))
 
 
-def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> WeightKinds:
+def _with_kinds(
+    path: Path, config: ModelConfig, quantization: str | None, tensors: Mapping[str, StoredTensor]
+) -> ModelConfig:
+    """The config with the kinds of weights that the tensors and the flag ask for.
+
+    Raises:
+        ConfigError: the flag does not fit the checkpoint.
+    """
+    if config.quantization is None:
+        return config.with_quantization(quantization)
+    kinds, is_quantized = _kinds_of_tensors(path, tensors, config)
+    if is_quantized or quantization is None or QuantizationFlag.of(quantization).name not in MADE:
+        return config.with_quantization(quantization, kinds)
+    # A GGUF file in F16, say: its format is that of quantized ones, and none of its matrices is.
+    plain = dataclasses.replace(config, quantization=None).with_quantization(quantization)
+    return dataclasses.replace(plain, quantization=config.quantization)
+
+
+def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> tuple[WeightKinds, bool]:
+    """And whether any matrix is quantized."""
     of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
@@ -137,7 +156,7 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
             others[0].names[0],
             _wide_bytes(others) / 1e9,
         )
-    return kinds
+    return kinds, bool(of_weights)
 
 
 def _wide_bytes(matrices: Iterable[StoredMatrix]) -> int:

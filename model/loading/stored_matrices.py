@@ -1,11 +1,11 @@
 """Matrices of a checkpoint, in one tensor or in several: what makes up each, and whether a weight can be made of it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.fp8 import FLOAT8
-from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor
+from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, module_of
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.parameters import Slot
 from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
@@ -62,6 +62,30 @@ def expect_plain(tensors: Tensors) -> None:
             f"{quantized} is of quantized weights, but config.json has no quantization_config: download config.json "
             "again, from the repository of the quantized checkpoint"
         )
+
+
+def zero_biases(checkpoint: Checkpoint, tensors: Tensors, quantized: Iterable[str], used: Collection[str]) -> set[str]:
+    """Names of biases that nothing reads, beside quantized matrices: AutoGPTQ writes zeros for every layer that has
+    none.
+
+    Args:
+        quantized: names of the matrices. used: names of tensors that something reads.
+
+    Raises:
+        CheckpointError: one is not zero.
+    """
+    found = set()
+    for name in (f"{module_of(matrix)}.bias" for matrix in quantized):
+        tensor = tensors.get(name)
+        if tensor is None or name in used or tensor.dtype not in FLOATS:
+            continue
+        if checkpoint.read(tensor).any():
+            raise CheckpointError(
+                f"{tensor} is a bias that is not 0, and the model has none there by config.json: it does not belong to "
+                "this checkpoint"
+            )
+        found.add(name)
+    return found
 
 
 def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:

@@ -34,6 +34,7 @@ from palladio.model.loading.stored_matrices import (
     host_bytes,
     read_matrix,
     stored_tensors,
+    zero_biases,
 )
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Part
@@ -272,6 +273,9 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
             scales = (form for each in slots[param].params.values() if (form := scale_form(each)) is not None)
             check_kind(slots[param], matrix)
             plan[param].append(Source((part, *(part.of_scales(form) for form in scales)), matrix))
+    used.update(
+        zero_biases(checkpoint, left, [name for name, matrix in found.items() if matrix and matrix.is_quantized], used)
+    )
     ignored = re.compile("|".join(family.ignored + (re.escape(HEAD),) * (HEAD_TABLE not in slots)))
     unexpected = [str(tensor) for name, tensor in left.items() if name not in used and not ignored.fullmatch(name)]
     if config.quantization is None and (missing or unexpected):

@@ -158,7 +158,10 @@ def _head_counts(model: ModelConfig, places: tuple[HeadPlace | None, ...], group
         return None
     heads = [None if place is None else place.kv_head for place in places]
     counts = (head is not None and head not in heads[:number] for number, head in enumerate(heads))
-    return HeadCounts(num_heads=model.num_heads, num_kv_heads=model.num_kv_heads, counts=tuple(counts))
+    queries = (query < (place.num_queries if place else 0) for place in places for query in range(group))
+    return HeadCounts(
+        num_heads=model.num_heads, num_kv_heads=model.num_kv_heads, counts=tuple(counts), is_query=tuple(queries)
+    )
 
 
 def _cut(model: ModelConfig, size: int, num_parts: int) -> int:

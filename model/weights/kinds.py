@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 Storage = Literal["int8", "float8_e4m3fn", "int4", "float4_e2m1fn"]
 """Of numbers. Floats of 4 bits lie as jnp.int4, bit by bit: no compiler widens them inside products by itself."""
@@ -53,6 +53,12 @@ class WeightKind:
     def dtype(self) -> str:
         """Of the array that holds the numbers."""
         return "int4" if self.is_float4 else self.storage
+
+    @property
+    def counts_padding(self) -> bool:
+        """Inputs that are padding have to be 0, though their weights and scales are: a zero point is subtracted from
+        those of a whole channel, or a whole row is rounded by its largest number."""
+        return self.group is None and (self.has_zeros or self.activation_bits == 8)
 
     @property
     def name(self) -> str:
@@ -126,6 +132,16 @@ class WeightKinds:
                 if each == other:
                     return kind
         return self.kind
+
+    def with_activation_bits(self, bits: Literal[8, 16]) -> Self:
+        """The same numbers, multiplied otherwise where there is such a product."""
+
+        def changed(kind: WeightKind) -> WeightKind:
+            is_fit = kind.bits == 8 and (kind.group is None or kind.storage == "float8_e4m3fn")
+            return dataclasses.replace(kind, activation_bits=bits) if is_fit else kind
+
+        others = tuple((name, changed(kind)) for name, kind in self.others)
+        return dataclasses.replace(self, kind=self.kind and changed(self.kind), others=others)
 
     @property
     def all(self) -> tuple[WeightKind, ...]:

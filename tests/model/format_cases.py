@@ -35,6 +35,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
         GPTQ | {"checkpoint_format": "gptq_v2"},
         "int4 W4A16, a scale per 16 inputs and zero points",
     ),
+    "gptq with a short group": (
+        functools.partial(stored.gptq, group=64),
+        GPTQ | {"group_size": 64},
+        "int4 W4A16, a scale per 64 inputs and zero points",
+    ),
     "gptq 8 bits by channel": (
         functools.partial(stored.gptq, bits=8, group=None, sym=True),
         GPTQ | {"bits": 8, "group_size": -1, "sym": True},

@@ -30,17 +30,20 @@ def words(numbers: np.ndarray, bits: int, columns: tuple[int, ...] | None = None
     return packed.view(np.int32)
 
 
-def spread(array: np.ndarray, group: int) -> np.ndarray:
-    return np.repeat(array, group, axis=1)
+def spread(array: np.ndarray, group: int, size: int) -> np.ndarray:
+    """Of each group, for each of so many inputs."""
+    return np.repeat(array, group, axis=1)[:, :size]
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, int], group: int, bits: int, sym: bool) -> tuple[Any, ...]:
-    """Unsigned numbers q and zero points z, scales s in float16, and (q - z) · s: [out, in] and [out, groups]."""
+    """Unsigned numbers q and zero points z, scales s in float16, and (q - z) · s: [out, in] and [out, groups]. The last
+    group may be short."""
     out, size = shape
+    num_groups = -(-size // group)
     q = rng.integers(0, 1 << bits, shape)
-    z = rng.integers(0, 1 << bits, (out, size // group)) if not sym else np.full((out, size // group), 1 << bits - 1)
+    z = rng.integers(0, 1 << bits, (out, num_groups)) if not sym else np.full((out, num_groups), 1 << bits - 1)
     s = (rng.uniform(0.5, 2.0, z.shape) * 0.2 / (1 << bits)).astype(np.float16)
-    wide = (q - spread(z, group)).astype(np.float32) * spread(s.astype(np.float32), group)
+    wide = (q - spread(z, group, size)).astype(np.float32) * spread(s.astype(np.float32), group, size)
     return q, z, s, wide
 
 

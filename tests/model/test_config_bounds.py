@@ -102,7 +102,7 @@ def test_heads_that_are_too_large_though_nobody_says_so() -> None:
         read("qwen2", hidden_size=1 << 17, num_attention_heads=2, num_key_value_heads=2)
 
 
-@pytest.mark.parametrize("block", [[True, True], [0, 1], [1, 10**12], [128], "128", [128.0, 128]])
+@pytest.mark.parametrize("block", [[True, True], [0, 1], [1, 10**12], [128], "128", [128.5, 128]])
 def test_blocks_of_a_quantized_matrix(block: Any) -> None:
     with pytest.raises(ConfigError, match=r"weight_block_size must be two numbers in 1 … 65536"):
         read("qwen3", quantization_config={"quant_method": "fp8", "weight_block_size": block})

@@ -1,11 +1,13 @@
 """--quantization against config.json: which names fit which format, and what they make of its weights."""
 
+import math
 from typing import Any
 
 import pytest
 
 from palladio.model.config import ModelConfig
 from palladio.model.errors import ConfigError
+from palladio.model.formats.stored_format import matches
 from palladio.model.quantization_flag import MADE, QUANTIZATIONS, QuantizationFlag
 from tests.model.format_cases import AWQ, FLOAT, FOUR, GPTQ, MODELOPT, ct
 from tests.tiny_model import tiny_config
@@ -64,6 +66,17 @@ def test_names_that_fit_a_format(form: str) -> None:
             {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "exclude_modules": ["*down_proj"]}},
             MODELOPT | {"ignore": ["*down_proj"]},
         ),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 16, "zero_point": True, "version": "GEMM"}, AWQ),
+        (AWQ | {"bits": 4.0, "group_size": 16.0}, AWQ),
+        (
+            GPTQ | {"bits": 4.0, "group_size": 16.0, "dynamic": {".*down_proj": {"bits": 8.0}}},
+            GPTQ | {"dynamic": {".*down_proj": {"bits": 8}}},
+        ),
+        (ct("pack-quantized", num_bits=4.0, strategy="group", group_size=16.0), ct("pack-quantized", **FOUR)),
+        (
+            {"quant_method": "fp8", "weight_block_size": [32.0, 16.0]},
+            {"quant_method": "fp8", "weight_block_size": [32, 16]},
+        ),
     ],
 )
 def test_other_forms_of_a_format(other: dict[str, Any], usual: dict[str, Any]) -> None:
@@ -71,6 +84,45 @@ def test_other_forms_of_a_format(other: dict[str, Any], usual: dict[str, Any]) -
     found, expected = (ModelConfig.from_hf(tiny_config("qwen2", quantization_config=each)) for each in (other, usual))
     assert found.weight_kinds == expected.weight_kinds
     assert expected.weight_kinds.kind is not None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        (
+            AWQ | {"group_size": 16.5},
+            r"^quantization_config\.group_size must be a whole number of at least 1, found 16\.5",
+        ),
+        (GPTQ | {"bits": 4.5}, r"^quantization_config\.bits must be a whole number"),
+        (GPTQ | {"group_size": "16"}, r"^quantization_config\.group_size must be a whole number"),
+        (ct("pack-quantized", num_bits=math.inf), r"config_groups\.group_0\.weights\.num_bits must be a whole number"),
+        ({"quant_method": "fp8", "weight_block_size": [32.5, 16]}, r"weight_block_size must be two numbers"),
+    ],
+)
+def test_numbers_that_are_not_whole_are_named(quantization: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_hf(tiny_config("qwen2", quantization_config=quantization))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "modules"),
+    [
+        ("model.layers.1", {"model.layers.1.mlp.down_proj", "model.layers.1.mlp.gate"}),
+        ("layers.1", {"model.layers.1.mlp.down_proj", "model.layers.1.mlp.gate"}),
+        ("gate", {"model.layers.1.mlp.gate"}),
+        ("mlp.gate_proj", {"model.layers.10.mlp.gate_proj"}),
+        (
+            "model.layers.1*",
+            {"model.layers.1.mlp.down_proj", "model.layers.1.mlp.gate", "model.layers.10.mlp.gate_proj"},
+        ),
+        (r"re:.*layers\.1\.", {"model.layers.1.mlp.down_proj", "model.layers.1.mlp.gate"}),
+        ("proj", set()),
+        (".", set()),
+    ],
+)
+def test_a_pattern_names_whole_parts(pattern: str, modules: set[str]) -> None:
+    names = ["model.layers.1.mlp.down_proj", "model.layers.1.mlp.gate", "model.layers.10.mlp.gate_proj", "lm_head"]
+    assert {name for name in names if matches((pattern,), name)} == modules
 
 
 def test_4_bits_are_too_few_for_tables() -> None:

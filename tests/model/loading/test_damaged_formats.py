@@ -142,6 +142,17 @@ def test_tensors_that_config_json_does_not_know(
         load(path)
 
 
+def test_biases_of_layers_that_have_none(tmp_path: Path) -> None:
+    """AutoGPTQ writes zeros for each layer that it quantizes."""
+    path, name = checkpoint(tmp_path, "gptq"), "model.layers.1.mlp.up_proj.bias"
+    tensors = stored.read_all(path / stored.FILE) | {name: np.zeros(80, np.float16)}
+    write_safetensors(path / stored.FILE, tensors)
+    load(path)
+    write_safetensors(path / stored.FILE, tensors | {name: broken(tensors[name], 0.5)})
+    with pytest.raises(CheckpointError, match=r"up_proj\.bias in .* is a bias that is not 0, and the model has none"):
+        load(path)
+
+
 @pytest.mark.parametrize(("case", "end"), [("awq", "qweight"), ("ct float8", "weight_scale")])
 def test_quantized_tensors_without_a_word_in_config_json(case: str, end: str, tmp_path: Path) -> None:
     path = checkpoint(tmp_path, case)

@@ -3,22 +3,24 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import weight_bytes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
+from palladio.model.weights.kinds import WeightKind
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored
 from tests.model.driver import Driver, load, numbers
-from tests.model.format_cases import CASES, FOUR, GPTQ, STACKED, checkpoint, ct, stacked_checkpoint
+from tests.model.format_cases import AWQ, CASES, FOUR, GPTQ, STACKED, checkpoint, ct, stacked_checkpoint
 from tests.model.loading.test_quantized_weights import (
     assert_as_transformers,
     assert_equal,
@@ -146,6 +148,7 @@ def wide_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
     ("case", "columns", "sizes"),
     [
         pytest.param("awq", 96, [1, 4], id="768 over 4, of groups of 128"),
+        pytest.param("ct int8", 96, [1, 4], id="zero points of channels, with padding among the heads"),
         pytest.param("awq", 96, [1, 2, 4, 8], marks=pytest.mark.slow, id="and over 2 and 8"),
         pytest.param("ct 4 bits with zeros", 720, [1, 2, 8], marks=pytest.mark.slow, id="2880 over 8, of groups of 64"),
         pytest.param("gptq 8 bits by channel", 96, [1, 4, 8], marks=pytest.mark.slow, id="by channel"),
@@ -218,6 +221,26 @@ def test_bytes_of_4_bits_on_the_device(tmp_path: Path) -> None:
     assert num_bytes(values.shape, values.dtype) == 96 * 48 // 2
     numbers_of = 2 * (48 * (48 + 2 * 16) + 48 * 48 + 3 * 96 * 48)  # of both layers
     assert weight_bytes(model)[CASES["awq"][2]] == pytest.approx(numbers_of * (0.5 + 5 / 16), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("quantize_config.json", {key: value for key, value in GPTQ.items() if key != "quant_method"}, GPTQ),
+        ("quant_config.json", {"zero_point": True, "q_group_size": 16, "w_bit": 4, "version": "GEMM"}, AWQ),
+        ("quantize_config.json", {"zero_point": True, "q_group_size": 16, "w_bit": 4, "version": "GEMM"}, AWQ),
+    ],
+)
+def test_files_of_older_tools(name: str, content: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    """quantization_config of checkpoints whose config.json has none; else it is config.json's."""
+    path = make_checkpoint(tmp_path, "qwen2")
+    (path / name).write_text(json.dumps(content))
+    config = json.loads((path / "config.json").read_text())
+    found, wanted = ModelConfig.from_hf(*read_model_dir(path)), {**config, "quantization_config": expected}
+    assert found.weight_kinds == ModelConfig.from_hf(wanted).weight_kinds
+    assert found.weight_kinds.kind is not None
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    assert ModelConfig.from_hf(*read_model_dir(path)).weight_kinds.kind == WeightKind("float8_e4m3fn")
 
 
 def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path) -> None:

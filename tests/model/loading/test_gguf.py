@@ -191,8 +191,17 @@ def test_a_converted_file_keeps_its_bits(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_flag(tmp_path: Path) -> None:
     file = as_gguf(small(tmp_path, num_hidden_layers=1), "llama", lambda name: "Q8_0")
     assert load(file, quantization="gguf")[0].weight_kinds.kind.name == KINDS["Q8_0"]
-    with pytest.raises(ConfigError, match=r"--quantization awq: .* quantized already, in the format GGUF"):
-        load(file, quantization="awq")
+    assert load(file, quantization="int8")[0].weight_kinds.kind.name == KINDS["Q8_0"]
+    for name in ("awq", "fp8", "int4"):
+        with pytest.raises(ConfigError, match=rf"--quantization {name}: .* quantized already, in the format GGUF"):
+            load(file, quantization=name)
+
+
+def test_a_plain_file_is_quantized_while_it_loads(tmp_path: Path) -> None:
+    file = as_gguf(small(tmp_path, num_hidden_layers=1), "llama", lambda name: "F16")
+    _, model = load(file, quantization="int8")
+    assert next(iter(weight_bytes(model))) == "int8 W8A16, a scale per channel"
+    assert_equal(numbers(model), numbers(load(tmp_path / "wide", quantization="int8")[1]))
 
 
 def _damaged(path: Path, how: str) -> Path:

@@ -273,6 +273,10 @@ def test_a_converted_checkpoint_of_another_kind_is_an_error(tmp_path: Path) -> N
     convert(source, tmp_path / "int8", "int8")
     convert(source, tmp_path / "dense")
     assert_equal(numbers(load(tmp_path / "int8")[1]), numbers(load(source, quantization="int8")[1]))
+    _, rounding = load(tmp_path / "int8", quantization="w8a8_int8")  # the same numbers, multiplied otherwise
+    assert "int8 W8A8, a scale per channel" in weight_bytes(rounding)
+    with pytest.raises(CheckpointError, match=r"^--quantization w8a8_fp8: .* are quantized to int8 W8A16, a scale per"):
+        load(tmp_path / "int8", quantization="w8a8_fp8")
     with pytest.raises(CheckpointError, match=r"^--quantization int8: the weights in .* are not quantized; leave"):
         load(tmp_path / "dense", quantization="int8")
     config = ModelConfig.from_hf(*read_model_dir(source))
