@@ -25,7 +25,7 @@ from palladio.runtime.scheduling.scheduled_batch import (
     ScheduledStep,
     VerifyBucket,
 )
-from palladio.runtime.scheduling.slot_columns import Slots
+from palladio.runtime.scheduling.slot_rooms import Slots
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (

@@ -21,7 +21,8 @@ from palladio.runtime.scheduling.scheduled_batch import (
     ScheduledStep,
     SchedulerLimits,
 )
-from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
+from palladio.runtime.scheduling.slot_columns import SlotColumns
+from palladio.runtime.scheduling.slot_rooms import Slots
 
 
 class RunningRequests:

@@ -1,10 +1,10 @@
-"""CacheManager: who holds which KV pages; PageAllocator: which are free. Page numbers only; the pages themselves live
-on the device. Who owns which page: see page_owners.
+"""CacheManager: who holds which KV pages. Page numbers only; the pages themselves live on the device. Who owns which
+page: see page_owners.
 
-Pages are reserved up to the last token that a planned step may compute (`grow`), or a few steps before, while free ones
-are left (`add_pages`). Those of a windowed group are given back between steps only (`slide`), and as far as the tokens
-that are computed for certain have left them behind: a step that is planned still reads what its first token sees, and
-may be cut short. In the tree they become idle, not free, so that a later request can begin at any place.
+Pages are reserved up to the last token that a planned step may compute (`grow`), or a few steps before, where that
+evicts few (`has_spare`). Those of a windowed group are given back between steps only (`slide`), and as far as the
+tokens that are computed for certain have left them behind: a step that is planned still reads what its first token
+sees, and may be cut short. In the tree they become idle, not free, so that a later request can begin at any place.
 """
 
 import dataclasses
@@ -12,54 +12,19 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from palladio.runtime.interface.messages import RankStats
+from palladio.runtime.scheduling.page_allocator import PageAllocator
 from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.slot_columns import SlotColumns, Slots
+from palladio.runtime.scheduling.slot_columns import SlotColumns
+from palladio.runtime.scheduling.slot_rooms import Slots
 from palladio.runtime.scheduling.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
 
-
-class PageAllocator:
-    """Free pages 1 … num_pages-1. Page 0 is the scratch page.
-
-    Attributes:
-        num_pages: pages on the device, the scratch page included.
-    """
-
-    def __init__(self, num_pages: int) -> None:
-        assert num_pages >= 2, "one scratch page and at least one real one"
-        self.num_pages = num_pages
-        self._free = list(range(num_pages - 1, 0, -1))  # a stack: recently freed pages are warm in caches
-
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
-
-    @property
-    def num_usable(self) -> int:
-        """Pages that requests can own: all but the scratch page."""
-        return self.num_pages - 1
-
-    @property
-    def free_pages(self) -> tuple[int, ...]:
-        return tuple(self._free)
-
-    def allocate(self, count: int) -> list[int]:
-        """Takes `count` pages off the free stack; the caller checks `num_free` first."""
-        assert count <= len(self._free), f"{count} pages wanted, {len(self._free)} free"
-        if count == 0:
-            return []
-        taken = self._free[-count:]
-        del self._free[-count:]
-        return taken
-
-    def free(self, pages: list[int]) -> None:
-        """Gives pages back. The list must not be used afterwards."""
-        self._free.extend(pages)
+_SPARE = 8  # times as many pages as are taken early have to be available
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,15 +203,21 @@ class CacheManager:
         request.note_pages()
         return True
 
+    def has_spare(self, count: int) -> bool:
+        """Whether so many columns may be taken before they are needed: few cached pages, if any, have to be evicted."""
+        count *= self.num_tables
+        return count <= self.allocator.num_free or _SPARE * count <= self.num_available_pages
+
     def add_pages(self, columns: SlotColumns, slots: Slots) -> None:
         """Gives each of these requests a page more of each table. There are enough."""
         requests: list[Request] = columns.requests[slots].tolist()
         if self.groups.windows or not self.groups.keeps_all:
             has_room = all(self.grow(request, len(request.pages) * self.page_size + 1) for request in requests)
         elif has_room := len(slots) <= self.allocator.num_free or self._make_room(len(slots)):
-            for request, page in zip(requests, self.allocator.allocate(len(slots)), strict=True):
-                self._table_updates.append((request.slot, len(request.pages), page))
-                request.pages.append(page)
+            pages = self.allocator.allocate(len(slots))
+            for slot, request, page in zip(slots.tolist(), requests, pages, strict=True):
+                self._table_updates.append((slot, len(own := request.pages), page))
+                own.append(page)
             columns.add_page(slots)
         assert has_room, "there are too few pages"
 

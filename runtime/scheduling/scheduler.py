@@ -17,10 +17,11 @@ from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.drafts import draft_rows, note_drafts
-from palladio.runtime.scheduling.kv_budget import KVBudget, Retractor
+from palladio.runtime.scheduling.kv_budget import KVBudget
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
+from palladio.runtime.scheduling.retractor import Retractor
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
-from palladio.runtime.scheduling.slot_columns import Slots
+from palladio.runtime.scheduling.slot_rooms import Slots
 from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 
@@ -153,7 +154,7 @@ class Scheduler:
     def plan(self, turn: ScheduleTurn) -> ScheduledBatch | None:
         """See `schedule`; of the requests whose turn it is."""
         slots = self.turns.decoders(turn, self.buckets)
-        if not len(self.waiting) and self.running.columns.are_roomy(slots):
+        if not len(self.waiting) and self.retractor.have_room(slots):
             return self._decode(slots)  # what is below comes to the same
         mixes = self.limits.mixes and 2 * len(self.running) <= self.max_step_tokens
         decoding: Slots | None = None
@@ -300,9 +301,7 @@ class Scheduler:
 
     def _take_decoding(self, turn: ScheduleTurn) -> Slots:
         """Slots of requests that can decode, each with room for one more token."""
-        slots, columns = self.turns.decoders(turn, self.buckets), self.running.columns
-        unfree = columns.unfree(slots)
-        return slots if unfree is None else self.retractor.give_pages(columns, slots, unfree)
+        return self.retractor.with_room(self.turns.decoders(turn, self.buckets))
 
     def _decode(self, decoding: Slots) -> ScheduledBatch | None:
         self.prefilled_last, columns, limits = False, self.running.columns, self.limits

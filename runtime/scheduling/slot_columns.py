@@ -10,6 +10,10 @@ may happen. When that is, two columns say:
 
 A slot's rows are read in the order in which they were planned, and a request's first one always by Python. So while
 `plain_until` is over 0, no unread row of the slot is another request's.
+
+Steps of the same rows, a token each, are written into the columns when somebody looks at these, many at once
+(`_settle`): where the device's programs use the host's caches, each operation on a column costs several times its time
+alone.
 """
 
 from collections.abc import Sequence
@@ -18,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Slots = npt.NDArray[np.intp]
-Counts = npt.NDArray[np.int64]
+from palladio.runtime.scheduling.slot_rooms import Counts, Rooms, Slots
+
 TokenIds = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
@@ -76,16 +80,50 @@ class SlotColumns:
         self.num_changes = 0
         # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
         self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
+        self._rooms: Rooms | None = None  # theirs
         self._same: _SameRows | None = None  # the last ones
         self._num_plain_steps = 0  # in which none of them reaches its `plain_until`
+        # Steps of a token for each of these slots that the columns lack: how many are planned, and the tokens of those
+        # that are read. Where the first one begins, if that has been asked for.
+        self._late: Slots = np.zeros(0, np.intp)
+        self._num_planned = 0
+        self._read: list[TokenIds] = []
+        self._begins: Counts | None = None
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
-        self.computed, self.unread, self.unsure, self.known = self._numbers[:4]
+        self._computed: Counts
+        self._unread: Counts
+        self._known: Counts
+        self._computed, self._unread, self.unsure, self._known = self._numbers[:4]
         self._counted, self._ones = np.zeros(0, np.intp), np.zeros(num_slots + 1, np.int64)  # see `_once_each`
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
-        self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
+        self._recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
+
+    @property
+    def computed(self) -> Counts:
+        """See above."""
+        self._settle()
+        return self._computed
+
+    @property
+    def unread(self) -> Counts:
+        """See above."""
+        self._settle()
+        return self._unread
+
+    @property
+    def known(self) -> Counts:
+        """See above."""
+        self._settle()
+        return self._known
+
+    @property
+    def recent(self) -> TokenIds:
+        """See above."""
+        self._settle()
+        return self._recent
 
     def take_slot(
         self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
@@ -104,9 +142,11 @@ class SlotColumns:
         self.unread[slot], self.revision[slot] = unread, revision
 
     def set_computed(self, slot: int, count: int) -> None:
+        self._rooms = None
         self.computed[slot] = count
 
     def set_free_until(self, slot: int, count: int) -> None:
+        self._rooms = None
         self.num_changes += count < int(self.free_until[slot])
         self.free_until[slot] = count
 
@@ -131,6 +171,7 @@ class SlotColumns:
 
     def leave_slot(self, slot: int) -> None:
         """The slot is nobody's."""
+        self._settle()
         self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = None, ""
         self._numbers[:, slot] = 0
@@ -164,13 +205,21 @@ class SlotColumns:
         """Which slots have reached their `free_until`; None: none of them."""
         if self.are_roomy(slots):
             return None
-        rooms: Counts = self.free_until[slots] - self.computed[slots] - self.unsure[slots]
-        least = int(rooms.min(initial=RECENT))
-        if least <= 0:
-            mask: Mask = rooms <= 0
+        computed: Counts = self.computed[slots] + self.unsure[slots]
+        rooms = Rooms(self.free_until[slots] - computed, self.max_computed[slots] - computed)
+        if rooms.num_steps <= 0:
+            mask: Mask = rooms.room <= 0
             return mask
-        self._roomy, self._num_roomy_steps, self._roomy_changes = slots, least, self.num_changes
+        self._rooms, self._roomy, self._roomy_changes = rooms, slots, self.num_changes
+        self._num_roomy_steps = rooms.num_steps
         return None
+
+    def soon_full_again(self, slots: Slots) -> Slots:
+        """As `soon_full`, of slots that were known to have room until the last step; nobody, where it takes a look."""
+        rooms = self._rooms
+        if rooms is None or slots is not self._roomy or self._roomy_changes != self.num_changes:
+            return slots[:0]
+        return rooms.full(slots, self.page_size // 4)
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
         """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
@@ -190,13 +239,23 @@ class SlotColumns:
     def add_page(self, slots: Slots) -> None:
         """Each of them has room for a page of tokens more."""
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
+        if (rooms := self._rooms) is not None and rooms.slots is slots:
+            rooms.add_page(self.page_size)
+            self._num_roomy_steps = rooms.num_steps
+        else:
+            self._rooms = None
 
-    def plan_again(self, slots: Slots) -> Counts:
-        """Plans a row of a token for each of the slots of the last plan. Returns where each begins."""
-        starts: Counts = self.computed.take(slots)
-        self._numbers[:2] += self._once_each(slots)  # computed and unread
+    def plan_again(self, slots: Slots) -> tuple[Counts, int]:
+        """Plans a row of a token for each of the slots of the last plan. Returns where each began some steps ago, and
+        how many."""
+        begins = self._begins  # of these slots: those of a plan of others are gone
+        if begins is None:
+            self._settle()
+            self._late = slots
+            self._begins = begins = self._computed.take(slots)
+        self._num_planned += 1
         self._num_roomy_steps -= 1
-        return starts
+        return begins, self._num_planned - 1
 
     def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
         """A row of each slot is planned that samples after each of its tokens.
@@ -208,7 +267,7 @@ class SlotColumns:
             Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
         """
         starts: Counts = self.computed[slots]
-        self._num_roomy_steps = 0
+        self._num_roomy_steps, self._rooms = 0, None
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens
@@ -222,6 +281,7 @@ class SlotColumns:
         self, slots: Slots | int, num_tokens: Counts | int, num_drafts: Counts | int, counts: Counts | int
     ) -> None:
         """Corrects the bounds: rows that were planned so have `counts` tokens."""
+        self._rooms = None
         computed = self.computed[slots] + counts - (num_tokens - num_drafts)
         # a row after it may have nothing left to compute
         self.computed[slots] = np.minimum(computed, self.max_computed[slots])
@@ -276,11 +336,28 @@ class SlotColumns:
         if self._num_plain_steps == 0 or np.count_nonzero(token_ids == same.stop_ids):
             return None
         self._num_plain_steps -= 1
-        self.recent[slots, self.known.take(slots) % RECENT] = token_ids
-        ones = self._once_each(slots)
-        self.known += ones
-        self.unread -= ones
+        if self._late is not slots:
+            self._settle()
+            self._late = slots
+        self._read.append(token_ids)
         return same.taken
+
+    def _settle(self) -> None:
+        """The columns have all steps from here on."""
+        planned, read = self._num_planned, self._read
+        self._begins = None
+        if not planned and not read:
+            return
+        slots, count = self._late, len(read)
+        ones = self._once_each(slots)
+        if planned:
+            self._computed += planned * ones
+        if read:
+            places = self._known.take(slots) + np.arange(count)[:, None]
+            self._recent[slots, places % RECENT] = read
+            self._known += count * ones
+        self._unread += (planned - count) * ones
+        self._num_planned, self._read = 0, []
 
     def _once_each(self, slots: Slots) -> Counts:
         """1 for each of these slots and 0 for all others: a sum over whole columns takes a third of one by slots."""

@@ -9,7 +9,8 @@ import numpy as np
 from palladio.runtime.interface.outputs import TokenOutput
 from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.slot_columns import Counts, Mask, Objects, SlotColumns, Slots, TokenIds
+from palladio.runtime.scheduling.slot_columns import Mask, Objects, SlotColumns, TokenIds
+from palladio.runtime.scheduling.slot_rooms import Counts, Slots
 
 
 class ScheduledRow(NamedTuple):
@@ -73,6 +74,7 @@ class DecodeRows:
 
     Attributes:
         slots: of the requests, when the rows were planned.
+        begins: where they began so many steps ago (`num_later`), with a token each since.
         total: of num_tokens.
         num_changes: those of the columns then.
         is_constrained: whether one of the requests had a grammar then.
@@ -82,7 +84,7 @@ class DecodeRows:
     columns: SlotColumns
     slots: Slots
     requests: Objects
-    starts: Counts
+    begins: Counts
     num_tokens: Counts
     revisions: Counts
     num_drafts: Counts
@@ -90,6 +92,7 @@ class DecodeRows:
     num_changes: int
     is_constrained: bool
     has_drafts: bool = False
+    num_later: int = 0
 
     @classmethod
     def plan(cls, columns: SlotColumns, slots: Slots, num_tokens: Counts, num_drafts: Counts | None = None) -> Self:
@@ -112,8 +115,9 @@ class DecodeRows:
         """
         is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
         if before is not None and is_same and not before.is_constrained and not has_drafts:
+            begins, num_later = columns.plan_again(slots)
             same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
-            return cls(columns, slots, before.requests, columns.plan_again(slots), *same, is_constrained=False)
+            return cls(columns, slots, before.requests, begins, *same, is_constrained=False, num_later=num_later)
         num_tokens = np.ones(len(slots), np.int64)
         return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
 
@@ -135,8 +139,15 @@ class DecodeRows:
         return len(self.slots)
 
     @property
+    def starts(self) -> Counts:
+        """As in ScheduledRow."""
+        return self.begins + self.num_later if self.num_later else self.begins
+
+    @property
     def ends(self) -> Counts:
         """Where their tokens end at most."""
+        if self.total == len(self.slots):
+            return self.begins + (self.num_later + 1)
         ends = self.starts + self.num_tokens
         if not self.has_drafts:
             return ends
@@ -144,7 +155,7 @@ class DecodeRows:
 
     def row(self, number: int) -> ScheduledRow:
         """One of them."""
-        start, num_tokens = int(self.starts[number]), int(self.num_tokens[number])
+        start, num_tokens = int(self.begins[number]) + self.num_later, int(self.num_tokens[number])
         revision, num_drafts = int(self.revisions[number]), int(self.num_drafts[number])
         return ScheduledRow(self.requests[number], start, num_tokens, True, True, revision, num_drafts)
 
@@ -163,7 +174,8 @@ class DecodeRows:
             self,
             slots=slots,
             requests=self.requests[places],
-            starts=self.starts[places],
+            begins=self.starts[places],
+            num_later=0,
             num_tokens=ones,
             revisions=self.revisions[places],
             num_drafts=np.zeros_like(ones),

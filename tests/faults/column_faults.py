@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 _COLUMNS = "runtime/scheduling/slot_columns.py"
 _BUILDER = "runtime/execution/batch_builder.py"
 BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/test_step_rows.py",)
+LATE, _ROOMS = ("tests/runtime/scheduling/test_late_columns.py",), "runtime/scheduling/slot_rooms.py"
 REQUEST = ("tests/runtime/scheduling/test_request.py",)
 TABLE, DESK = ("tests/runtime/front/test_request_table.py",), ("tests/runtime/process/test_front_desk.py",)
 
@@ -75,7 +76,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "steps of several tokens use up room for one",
         _COLUMNS,
-        "        self._num_roomy_steps = 0\n        self.unread",
+        "        self._num_roomy_steps, self._rooms = 0, None\n        self.unread",
         "        self._num_roomy_steps -= 1\n        self.unread",
         ROWS,
     ),
@@ -92,6 +93,27 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         "(free > 0) & (self.computed[slots] < most)",
         "(free >= 0) & (self.computed[slots] <= most)",
         ROWS,
+    ),
+    Fault(
+        "a request that nobody looks at goes on behind its end",
+        _ROOMS,
+        "        self.left -= self.num_steps\n",
+        "",
+        LATE,
+    ),
+    Fault(
+        "of several steps that columns lack they get the tokens of one",
+        _COLUMNS,
+        "            self._known += count * ones\n",
+        "            self._known += ones\n",
+        LATE,
+    ),
+    Fault(
+        "the last cached pages are given up for tokens to come",
+        "runtime/scheduling/cache_manager.py",
+        "_SPARE * count <= self",
+        "count <= self",
+        LATE,
     ),
     Fault(
         "plain tokens come before all other outputs of their message",

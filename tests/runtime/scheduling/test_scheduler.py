@@ -353,11 +353,11 @@ def test_a_request_ends_at_its_deadline_wherever_it_is() -> None:
     assert sim.cache.num_used_tokens == 0
 
 
-def test_ten_thousand_waiting_requests_are_not_touched_by_a_step() -> None:
+def test_thousands_of_waiting_requests_are_not_touched_by_a_step() -> None:
     """Counted, not timed: what a step looks up grows with what it admits, not with the queue."""
     for policy in ("fcfs", "lpm", "dfs-weight", "random", "lof", "priority"):
         counts = []
-        for num_queued in (200, 10_000):
+        for num_queued in (200, 2_000):
             sim = Simulation(num_pages=200, max_running=4, policy=policy)
             for i in range(num_queued):
                 sim.add(f"r{i}", [i % 90, i // 90 % 90, 5], 30, ignore_eos=True)
