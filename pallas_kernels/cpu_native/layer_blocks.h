@@ -8,8 +8,18 @@
 
 namespace palladio {
 
-constexpr int64_t kAlone = 1 << 18;     // products of so many numbers or fewer: one thread is done before another comes
-constexpr int64_t kRowsAlone = 1 << 13;  // numbers of rows: as many are computed at a time
+constexpr int64_t kAlone = 1 << 18;          // products of so many numbers or fewer: one thread is done before another comes
+constexpr int64_t kRowsAlone = 1 << 13;      // numbers of rows: as many are computed at a time
+constexpr int64_t kFewThreads = 2;           // of a pool: the engine and the front need one of the cores
+constexpr int64_t kAloneOfFew = 1 << 24;     // products that one thread of such a pool computes
+constexpr int64_t kMatricesOfFew = 1 << 20;  // numbers of their matrices, at most: they stay in one core's caches
+
+// Threads for so many products of numbers, which read matrices of so many. Where there are two cores, the engine's thread
+// and the front's compute beside a step: a second thread of a short step waits for a core longer than it helps.
+inline int64_t ThreadsFor(const xla::ffi::ThreadPool& pool, int64_t products, int64_t matrices) {
+  const bool is_small = pool.num_threads() <= kFewThreads && matrices <= kMatricesOfFew && products <= kAloneOfFew;
+  return is_small || products <= kAlone ? 1 : pool.num_threads();
+}
 
 enum class MatrixKind { kFloat32, kBfloat16, kInt8 };
 
@@ -97,8 +107,8 @@ struct MlpBlock {
 
 inline void ComputeMlp(xla::ffi::ThreadPool pool, const MlpBlock& b) {
   const int64_t rows = b.ends.rows, size = b.ends.size, F = b.down.inputs, outputs = b.up.outputs;
-  const bool is_small = rows * (b.up.size() + b.down.size()) <= kAlone;
-  const Team team(pool, is_small ? 1 : pool.num_threads());
+  const int64_t matrices = b.up.size() + b.down.size();
+  const Team team(pool, ThreadsFor(pool, rows * matrices, matrices));
   Arena arena(rows * (size + outputs + F));
   const float* normed = b.ends.Normed(pool, arena.Take(rows * size));
   float *wide = arena.Take(rows * outputs), *between = arena.Take(rows * F);
@@ -185,8 +195,8 @@ inline void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b)
   int64_t keys = 0;
   for (int64_t request = 0; request < a.B; ++request)
     keys += int64_t{a.query_start[request + 1] - a.query_start[request]} * a.kv_len[request];
-  const bool is_small = rows * (b.qkv.size() + b.output.size()) + 2 * keys * heads <= kAlone;
-  const Team team(pool, is_small ? 1 : pool.num_threads());
+  const int64_t matrices = b.qkv.size() + b.output.size();
+  const Team team(pool, ThreadsFor(pool, rows * matrices + 2 * keys * heads, matrices));
   Arena arena(rows * (size + outputs + 2 * heads));
   const float* normed = b.ends.Normed(pool, arena.Take(rows * size));
   float *qkv = arena.Take(rows * outputs), *q = arena.Take(rows * heads), *out = arena.Take(rows * heads);

@@ -101,7 +101,7 @@ ffi::Error RowArgmax(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::Resul
                      ffi::Result<ffi::BufferR1<ffi::PRED>> finite) {
   const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
   if (size == 0) return ffi::Error::InvalidArgument("rows without numbers have no largest one");
-  const Team team(pool, rows * size <= kAlone ? 1 : pool.num_threads());
+  const Team team(pool, ThreadsFor(pool, rows * size, rows * size));
   EachRow(pool, rows, size, [&](int64_t t) {
     const float* row = x.typed_data() + t * size;
     const int64_t found = LargestOf(row, size);

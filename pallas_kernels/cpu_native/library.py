@@ -5,6 +5,7 @@ C++ compiler XLA's own operations serve, slower (`benchmarks/results/NOTES.md`).
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -67,13 +68,19 @@ def _private(folder: Path) -> Path:
 
 
 def _compiled(compiler: str, folder: Path) -> Path:
-    """The library in the folder; several processes may make it at once, and each puts a whole one there."""
+    """The library in the folder. Of processes that start together one compiles it, and the others wait."""
     parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     library = folder / f"cpu_native-{digest}.so"
-    if library.is_file():
-        return library
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
+    with (folder / "cpu_native.lock").open("w") as lock:  # the system gives it back, even for a process that is killed
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.is_file():
+            _compile(compiler, library)
+    return library
+
+
+def _compile(compiler: str, library: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so", delete=False) as file:
         made = Path(file.name)
     try:
         command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)]
@@ -86,7 +93,6 @@ def _compiled(compiler: str, folder: Path) -> Path:
         raise NativeError(f"{compiler} took longer than {_SECONDS} s") from None
     finally:
         made.unlink(missing_ok=True)
-    return library
 
 
 def _first_error(text: str) -> str:

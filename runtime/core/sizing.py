@@ -15,6 +15,7 @@ from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 MAX_SHORT_PASS_BYTES = 2**24  # 0.5 ms at 32 GB/s, which two cores read even of what is not in their caches
+MAX_JOINED_BYTES = 4 * MAX_SHORT_PASS_BYTES  # of all passes of a step
 LEAST_CHUNK = 64  # tokens of a rank, by default
 CompileMode = Literal["full", "background", "lazy"]
 
@@ -22,8 +23,10 @@ _DTYPES = {
     "half": jnp.float16,
     "float16": jnp.float16,
     "bfloat16": jnp.bfloat16,
+    "bf16": jnp.bfloat16,
     "float": jnp.float32,
     "float32": jnp.float32,
+    "fp8": jnp.float8_e4m3fn,
     "fp8_e4m3": jnp.float8_e4m3fn,
     "fp8_e5m2": jnp.float8_e5m2,
     "int8": jnp.int8,
@@ -87,7 +90,7 @@ class PlatformDefaults:
                 min_decode=1,
                 has_plain_tier=False,
                 joined_rows=4,
-                joined_passes=4,
+                joined_passes=8,
                 mixes=False,
                 pool_per_request=1024,
                 least_page_bytes=0,
@@ -120,7 +123,9 @@ def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes
     """
     is_other = config.source.is_embedding or config.execution.deterministic or config.speculative.num_drafts > 0
     is_other |= config.scheduler.num_continuous_decode_steps is not None or config.parallel.dp_size > 1
-    return defaults.joined_passes if not is_other and weight_bytes <= MAX_SHORT_PASS_BYTES else 1
+    if is_other or weight_bytes > MAX_SHORT_PASS_BYTES:
+        return 1
+    return min(defaults.joined_passes, MAX_JOINED_BYTES // max(weight_bytes, 1))
 
 
 def compile_mode(config: EngineConfig, defaults: PlatformDefaults) -> CompileMode:
@@ -164,7 +169,7 @@ class Dtypes:
                 f"--dtype {dtype}: activations of {model.architecture} exceed the range of float16; use "
                 "--dtype bfloat16 or float32"
             )
-        if model.latent is not None and kv_cache in ("fp8_e4m3", "fp8_e5m2", "int8"):
+        if model.latent is not None and kv_cache != "auto" and jnp.dtype(_DTYPES[kv_cache]).itemsize == 1:
             raise ConfigError(
                 f"--kv-cache-dtype {kv_cache}: {model.architecture} keeps latents, which are not kept in 8 bits; use "
                 "--kv-cache-dtype auto"

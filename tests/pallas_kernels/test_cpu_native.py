@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
+from tests import compile_cache
 from tests.model.weights.test_weights_as_values import weight_of
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make
 
@@ -39,9 +41,9 @@ needs_compiler = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this test alone; the process may have loaded another one."""
-    folder = tmp_path_factory.mktemp("cache") / "native"
+def built() -> Path:
+    """The one that engines of tests use, too: compiling it takes as long as all tests here."""
+    folder = compile_cache.folder() / "native"
     compiler = next(filter(None, map(shutil.which, library.COMPILERS)))
     made = library._compiled(compiler, library._private(folder))
     library.load(folder)
@@ -275,7 +277,17 @@ def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
     library.load(built.parent)
-    assert [path.name for path in built.parent.iterdir()] == [built.name]
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    log, compiler, folder = tmp_path / "log", tmp_path / "c++", library._private(tmp_path / "native")
+    compiler.write_text(f'#!/bin/sh\necho compiled >> {log}\nsleep 0.2\nfor last; do :; done\necho made > "$last"\n')
+    compiler.chmod(0o700)
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(library._compiled, [str(compiler)] * 4, [folder] * 4))
+    assert log.read_text() == "compiled\n"
+    assert [path.read_text() for path in made] == ["made\n"]
+    assert {path.suffix for path in folder.iterdir()} == {".so", ".lock"}
 
 
 @needs_compiler
@@ -348,4 +360,4 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
     with pytest.raises(library.NativeError, match=r"c\+\+ failed: error: no such header"):
         library.load(tmp_path / "native")
-    assert list((tmp_path / "native").iterdir()) == []
+    assert [path.suffix for path in (tmp_path / "native").iterdir()] == [".lock"]

@@ -110,7 +110,7 @@ def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
     [
         ({}, "dtype=float32, kv_cache_dtype=float32, page_size=4, prefix_cache=on"),
         (
-            {"kv_cache_dtype": "bfloat16", "disable_radix_cache": True},
+            {"kv_cache_dtype": "bf16", "disable_radix_cache": True},
             "dtype=float32, kv_cache_dtype=bfloat16, page_size=4, prefix_cache=off",
         ),
         (

@@ -93,7 +93,7 @@ def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):
         choose_kernels("auto", Target.of(jax.devices("cpu")[0]), model, shape(model=model, kv_dtype=jnp.int8))
 
 
-@pytest.mark.parametrize("name", ["fp8_e4m3", "int8"])
+@pytest.mark.parametrize("name", ["fp8", "fp8_e4m3", "int8"])
 def test_latents_in_8_bits_are_refused_before_anything_is_planned(name):
     model = ModelConfig.from_hf(tiny_config("deepseek_v3"))
     config = EngineConfig.from_flags({"model_path": "m", "kv_cache_dtype": name})

@@ -107,7 +107,7 @@ def test_several_steps_in_one_program(three_steps: TinyEngine) -> None:
 def test_stalls_by_compilation(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     core = tiny.core()
     collector = Collector(core)
-    collector.add("early", random_prompt(5), max_tokens=6, options=ASKS, received=time.time())
+    collector.add("early", random_prompt(5), max_tokens=30, options=ASKS, received=time.time())
     for _ in range(3):
         collector.step()
     built, forward = core._runner.programs.built, core._runner.forward
@@ -132,7 +132,7 @@ def test_prompts_of_others_are_idle_time(tiny: TinyEngine, monkeypatch: pytest.M
     """Where decode steps and chunks take turns, a step that waits for another one's chunk does not last as long."""
     core = tiny.core()
     collector, read = Collector(core), core._runner.read
-    collector.add("early", random_prompt(5), max_tokens=20, options=ASKS, received=time.time())
+    collector.add("early", random_prompt(5), max_tokens=60, options=ASKS, received=time.time())
     for _ in range(4):
         collector.step()
 
@@ -152,7 +152,7 @@ def test_prompts_of_others_are_idle_time(tiny: TinyEngine, monkeypatch: pytest.M
 def test_other_ends(tiny: TinyEngine, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core = tiny.core(max_running_requests=1)
     collector, now = Collector(core), time.time()
-    collector.add("runs", random_prompt(5), max_tokens=12, options=ASKS, received=now)
+    collector.add("runs", random_prompt(5), max_tokens=30, options=ASKS, received=now)
     options = RequestOptions(timeline=True, timeout=1000.0)
     collector.add("waits", random_prompt(5, 1), max_tokens=2, options=options, received=now)
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_a_request_of_a_million_steps_is_bounded_while_it_runs(tiny: TinyEngine)
     core = tiny.core()
     collector = Collector(core)
     collector.add("a", random_prompt(5), max_tokens=200, options=ASKS, received=time.time())
-    for _ in range(45):  # of up to four tokens each
+    for _ in range(24):  # of up to eight tokens each
         collector.step()
         assert len(recorder(core)._watched["a"].news) <= 2
     collector.run()

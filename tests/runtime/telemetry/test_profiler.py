@@ -136,7 +136,7 @@ def test_what_could_not_be_written_does_not_stand_in_the_way(tiny: TinyEngine, t
 
 
 def test_a_failure_between_steps_is_logged(tiny: TinyEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    core, folder = tiny.core(), tmp_path / "a"
+    core, folder = tiny.core(num_continuous_decode_steps=1), tmp_path / "a"
     core.start_profile(ProfileOptions(str(folder), num_steps=3))
     spoil(folder)
     assert len(generate(core, {"a": random_prompt(10)}, max_tokens=8)["a"]) == 8
@@ -221,7 +221,7 @@ def test_steps_run_while_it_is_written(
         stop_trace()
 
     monkeypatch.setattr("palladio.runtime.telemetry.profiler.jax.profiler.stop_trace", slowly)
-    core = tiny.core(profile_limits=ProfileLimits(write_seconds=0.05))
+    core = tiny.core(num_continuous_decode_steps=1, profile_limits=ProfileLimits(write_seconds=0.05))
     core.start_profile(ProfileOptions(str(tmp_path), num_steps=2))
     assert len(generate(core, {"a": random_prompt(10)}, max_tokens=8)["a"]) == 8
     assert core.activity.now.kind != "profile"
