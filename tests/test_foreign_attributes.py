@@ -20,7 +20,7 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/cache_manager.py:request": REQUEST,
     "runtime/scheduling/grammar_queue.py:request": REQUEST,
     "runtime/scheduling/grammar_queue.py:waiting.request": REQUEST,
-    "runtime/scheduling/kv_budget.py:request": REQUEST,
+    "runtime/scheduling/retractor.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request.trace": REQUEST,
     "runtime/scheduling/request.py:request": REQUEST,

@@ -46,7 +46,7 @@ FAULTS = (
     ),
     Fault(
         "retraction takes the oldest of equals",
-        _ROOM + "kv_budget.py",
+        _ROOM + "retractor.py",
         "-lost, request.given.received",
         "-lost, -request.given.received",
         PREEMPTION,
@@ -74,7 +74,7 @@ FAULTS = (
     ),
     Fault(
         "priorities within the threshold preempt",
-        _ROOM + "kv_budget.py",
+        _ROOM + "retractor.py",
         "self._urgency(victim) > self._threshold",
         "self._urgency(victim) >= self._threshold",
         PREEMPTION,
@@ -180,8 +180,8 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "slot_columns.py",
-        "self.free_until[slots] - self.computed[slots] - self.unsure[slots]",
-        "self.free_until[slots] - self.computed[slots]",
+        "computed: Counts = self.computed[slots] + self.unsure[slots]",
+        "computed: Counts = self.computed[slots]",
         SCHEDULING,
     ),
     Fault(
