@@ -27,7 +27,7 @@ from report import report
 
 from palladio.model.weights.byte_products import byte_product
 from palladio.pallas_kernels.cpu_native import load
-from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16, rows_times_int8
+from palladio.pallas_kernels.cpu_native.calls import Bfloat16By, rows_times_bfloat16, rows_times_int8
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
@@ -37,6 +37,11 @@ SHAPES = ((896, 9728), (4864, 896))  # inputs and outputs
 _MATRIX_BYTES = 36 << 20  # of the int8 matrices of a shape together, more than caches have
 _READ_BYTES = 400 << 20
 _BITS: tuple[Literal[8, 16], ...] = (16, 8)  # of rows
+_WAYS: dict[Bfloat16By, str] = {
+    "dot": "native by AVX-512 BF16",
+    "widening": "native, widened",
+    "avx2": "native with AVX2",
+}
 HEADS, KV_HEADS, HEAD_SIZE, PAGE_SIZE = 14, 2, 64, 16
 ROWS = (1, 4, 8, 20, 64, 256)
 # Requests, keys of each, and how many of them the step computes.
@@ -66,7 +71,8 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
     yield "float32", *each_of(jnp.matmul, wide)
     yield "bfloat16, XLA", *each_of(lambda x, w: narrow_matmul(x, w, xla), narrow)
     yield "bfloat16, native", *each_of(lambda x, w: narrow_matmul(x, w, native), narrow)
-    yield "bfloat16, native with AVX2", *each_of(lambda x, w: rows_times_bfloat16(x, w, only_avx2=True), narrow)
+    for by, name in _WAYS.items():
+        yield f"bfloat16, {name}", *each_of(functools.partial(rows_times_bfloat16, by=by), narrow)
     for bits in _BITS:
         name, of_bits = f"int8 and rows of {bits} bits", functools.partial(byte_product, activation_bits=bits)
         product = functools.partial(of_bits, scales=scales, zeros=None)

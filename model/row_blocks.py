@@ -32,6 +32,7 @@ from palladio.pallas_kernels.cpu_native.block_calls import (
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 
 LARGEST_DENSE: Final = 1 << 20  # numbers of a float32 matrix: larger ones are XLA's, whose products read memory faster
+MOST_ROWS: Final = 128  # a call keeps all that lies between its products in memory of its own
 
 Norms = tuple[Norm | None, Norm | None]
 """Before and after; None: there is none."""
@@ -40,8 +41,8 @@ Norms = tuple[Norm | None, Norm | None]
 def takes_rows(kernels: Kernels, x: jax.Array) -> bool:
     """Whether blocks of these kernels take these rows at all."""
     is_native = kernels.target.is_native and kernels.attention in ("cpu_native", "auto")
-    few = NarrowProducts.of(kernels.target).native_rows
-    return is_native and x.dtype == jnp.float32 and x.shape[0] <= few
+    most = min(NarrowProducts.of(kernels.target).native_rows, MOST_ROWS)
+    return is_native and x.dtype == jnp.float32 and x.shape[0] <= most
 
 
 def attention_rows(

@@ -41,7 +41,7 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
     """
     kind = Target.of(jax.devices()[0]).kind
     if not kind:
-        raise ConfigError("this CPU has none of the features that tables are for: amx_bf16, avx512_bf16 or avx2")
+        raise ConfigError("this CPU has no feature that a table is for: amx_bf16, avx512_bf16, avx512 or avx2")
     path = table_path(kind, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -108,7 +108,7 @@ def mlp_block(
 
     Args:
         up: the gate's outputs first, if there is one. width: F, inputs of `down`.
-        only_avx2: as of `rows_times_bfloat16`, of the products.
+        only_avx2: as of `rows_times_int8`, of the products.
 
     Returns:
         f32[T, D].
@@ -207,7 +207,7 @@ def attention_block(
 
     Args:
         qkv: outputs [K, slots, H]: of each kv head its queries, its key, its value, its gates.
-        only_avx2: as of `rows_times_bfloat16`, of the products and of attention.
+        only_avx2: as of `rows_times_int8`, of the products and of attention.
 
     Returns:
         f32[T, D], and the cache.

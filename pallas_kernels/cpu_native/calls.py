@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,31 +31,40 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
 """The function of each call."""
 
 
-def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, only_avx2: bool = False) -> jax.Array:
+Bfloat16By = Literal["best", "dot", "widening", "avx2"]
+"""How bfloat16 is multiplied: the fastest way on this CPU, by AVX-512's instructions for it, widened to float32, or as
+on a CPU that has no AVX-512."""
+
+
+def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, by: Bfloat16By = "best") -> jax.Array:
     """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
 
     Args:
-        only_avx2: compute as on a CPU that has no AVX-512.
+        by: a way that this CPU lacks is as "best".
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, only_avx2=only_avx2)
+    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, by=_number(by))
 
 
 def groups_times_bfloat16(
-    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, only_avx2: bool = False
+    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, by: Bfloat16By = "best"
 ) -> jax.Array:
     """The first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
         rows: f32[M, in]. bits: u16[E, out, in], those of bfloat16 matrices.
         group_sizes: i32[E], rows of each group; their sum is at most M.
-        only_avx2: as of `rows_times_bfloat16`.
+        by: as of `rows_times_bfloat16`.
 
     Returns:
         f32[M, out]; 0 for rows of no group.
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], bits.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(GROUPS, out)(rows, bits, group_sizes, only_avx2=only_avx2)
+    return jax.ffi.ffi_call(GROUPS, out)(rows, bits, group_sizes, by=_number(by))
+
+
+def _number(by: Bfloat16By) -> np.int64:
+    return np.int64(get_args(Bfloat16By).index(by))
 
 
 def rows_times_int8(
@@ -74,7 +83,7 @@ def rows_times_int8(
         scales: f32[out]; outputs are multiplied by them.
         zeros: f32[out], subtracted from the numbers of the matrix; None: all are 0.
         bits: of the rows' whole numbers.
-        only_avx2: as of `rows_times_bfloat16`.
+        only_avx2: compute as on a CPU that has no AVX-512.
 
     Returns:
         f32[T, out].
@@ -103,7 +112,7 @@ def paged_attention(
         q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
         query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
         sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
-        only_avx2: as of `rows_times_bfloat16`.
+        only_avx2: compute as on a CPU that has no AVX-512.
 
     Returns:
         f32[T, N, H]; 0 for rows of padding.

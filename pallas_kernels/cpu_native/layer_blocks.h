@@ -40,7 +40,8 @@ inline void Multiply(xla::ffi::ThreadPool pool, const Matrix& m, const float* x,
     MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, own, m.inputs, m.outputs}, only_avx2);
     for (int64_t t = own; t < rows; ++t) std::copy_n(y + (own - 1) * m.outputs, m.outputs, y + t * m.outputs);
   } else if (m.kind == MatrixKind::kBfloat16)
-    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}}, only_avx2);
+    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}},
+                     only_avx2 ? Bfloat16By::kAvx2 : Bfloat16By::kBest);
   else
     MultiplyInt8(pool, {x, static_cast<const int8_t*>(m.values), m.scales, m.zeros, y, rows, m.inputs, m.outputs}, m.bits,
                  only_avx2);

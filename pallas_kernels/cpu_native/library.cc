@@ -14,16 +14,16 @@ namespace palladio {
 namespace {
 
 ffi::Error RowsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR2<ffi::BF16> w,
-                             ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
+                             ffi::Result<ffi::BufferR2<ffi::F32>> y, int64_t by) {
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[0];
   if (w.dimensions()[1] != inputs) return ffi::Error::InvalidArgument("rows and matrix do not fit together");
   const auto* matrix = reinterpret_cast<const uint16_t*>(w.typed_data());
-  MultiplyBfloat16(pool, {x.typed_data(), matrix, y->typed_data(), rows, inputs, outputs, {rows}}, only_avx2);
+  MultiplyBfloat16(pool, {x.typed_data(), matrix, y->typed_data(), rows, inputs, outputs, {rows}}, Bfloat16By(by));
   return ffi::Error::Success();
 }
 
 ffi::Error GroupsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::BufferR3<ffi::U16> w,
-                               ffi::BufferR1<ffi::S32> sizes, ffi::Result<ffi::BufferR2<ffi::F32>> y, bool only_avx2) {
+                               ffi::BufferR1<ffi::S32> sizes, ffi::Result<ffi::BufferR2<ffi::F32>> y, int64_t by) {
   const int64_t rows = x.dimensions()[0], inputs = x.dimensions()[1], outputs = w.dimensions()[1];
   if (w.dimensions()[2] != inputs || w.dimensions()[0] != sizes.dimensions()[0])
     return ffi::Error::InvalidArgument("rows, matrices and groups do not fit together");
@@ -33,7 +33,8 @@ ffi::Error GroupsTimesBfloat16(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, 
     counts.push_back(std::clamp<int64_t>(sizes.typed_data()[i], 0, rows - used));
     used += counts.back();
   }
-  MultiplyBfloat16(pool, {x.typed_data(), w.typed_data(), y->typed_data(), used, inputs, outputs, counts}, only_avx2);
+  MultiplyBfloat16(pool, {x.typed_data(), w.typed_data(), y->typed_data(), used, inputs, outputs, counts},
+                   Bfloat16By(by));
   std::fill(y->typed_data() + used * outputs, y->typed_data() + rows * outputs, 0.0f);
   return ffi::Error::Success();
 }
@@ -132,7 +133,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesBfloat16, palladio::RowsTimesBflo
                                   .Arg<ffi::BufferR2<ffi::F32>>()
                                   .Arg<ffi::BufferR2<ffi::BF16>>()
                                   .Ret<ffi::BufferR2<ffi::F32>>()
-                                  .Attr<bool>("only_avx2"));
+                                  .Attr<int64_t>("by"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioGroupsTimesBfloat16, palladio::GroupsTimesBfloat16,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -140,7 +141,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioGroupsTimesBfloat16, palladio::GroupsTimes
                                   .Arg<ffi::BufferR3<ffi::U16>>()
                                   .Arg<ffi::BufferR1<ffi::S32>>()
                                   .Ret<ffi::BufferR2<ffi::F32>>()
-                                  .Attr<bool>("only_avx2"));
+                                  .Attr<int64_t>("by"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PalladioRowsTimesInt8, palladio::RowsTimesInt8,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

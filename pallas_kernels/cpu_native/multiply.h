@@ -52,13 +52,32 @@ inline int64_t RowsBeforeRepeats(const float* x, int64_t rows, int64_t inputs) {
   return rows;
 }
 
-// Args: only_avx2: as on a CPU that has no more.
-inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, bool only_avx2) {
-  const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512bf16") && !only_avx2;
-  const Blocks& blocks = is_wide ? avx512::kBlocksOfTwelve<avx512::Bfloat16> : avx2::kBlocksOfFour<avx2::Bfloat16>;
-  const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32, size = is_wide ? 2 : 4;
+// How bfloat16 is multiplied: by instructions for it (AVX-512 BF16), or widened, by those of float32.
+enum class Bfloat16By : int64_t { kBest, kDot, kWidening, kAvx2 };
+
+// On Intel's cores the instruction for 32 products of bfloat16 is slower than two for 16 of float32, on AMD's it is not.
+inline Bfloat16By BestBfloat16() {
+  if (!HasAvx512()) return Bfloat16By::kAvx2;
+  const bool has_fast_dot = __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+  return has_fast_dot ? Bfloat16By::kDot : Bfloat16By::kWidening;
+}
+
+inline const Blocks& Bfloat16Blocks(Bfloat16By by) {
+  if (by == Bfloat16By::kDot) return avx512::kBlocksOfTwelve<avx512::Bfloat16>;
+  if (by == Bfloat16By::kWidening) return avx512::kBlocksOfTwelve<avx512::WidenedBfloat16>;
+  return avx2::kBlocksOfFour<avx2::Bfloat16>;
+}
+
+// Args: by: what this CPU lacks is as kBest.
+inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, Bfloat16By by) {
+  const bool lacks_dot = by == Bfloat16By::kDot && !__builtin_cpu_supports("avx512bf16");
+  if (by == Bfloat16By::kBest || lacks_dot || (by == Bfloat16By::kWidening && !HasAvx512())) by = BestBfloat16();
+  const Blocks& blocks = Bfloat16Blocks(by);
+  const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32, size = by == Bfloat16By::kDot ? 2 : 4;
+  const int64_t vector = by == Bfloat16By::kAvx2 ? 16 : 32;
   const PackedRows packed(of.rows * padded * size);
-  const int64_t part = PartOf(inputs, 2), parts = std::max<int64_t>(1, (inputs + part - 1) / part);
+  const int64_t part = PartOf(inputs, by == Bfloat16By::kWidening ? 4 : 2);  // by the larger number, a row's
+  const int64_t parts = std::max<int64_t>(1, (inputs + part - 1) / part);
   std::vector<Product> products;
   std::vector<Place> places(of.rows);
   int64_t start = 0, number = 0;
@@ -69,17 +88,18 @@ inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& 
       products.push_back({packed.get() + start * padded * size, w, of.y + start * of.outputs, rows, block, all - rows,
                           inputs, padded, of.outputs, part, parts, 2});
     for (int64_t row = 0; row < all; ++row)
-      places[start + row] = row < rows ? PlaceOf(row, rows, block, start * padded, padded, is_wide ? 32 : 16) : Place{};
+      places[start + row] = row < rows ? PlaceOf(row, rows, block, start * padded, padded, vector) : Place{};
     start += all;
   }
   PackRows(pool, of.rows, padded, [=, &places, x = of.x, to = packed.get()](int64_t row) {
     const Place place = places[row];
     char* own = to + place.first * size;
     if (place.stride == 0) return;
-    if (is_wide)
+    if (by == Bfloat16By::kDot)
       avx512::Round(x + row * inputs, inputs, padded, place.stride, reinterpret_cast<uint16_t*>(own));
     else
-      avx2::Round(x + row * inputs, inputs, padded, place.stride, reinterpret_cast<float*>(own));
+      (by == Bfloat16By::kWidening ? avx512::RoundWidened : avx2::Round)(x + row * inputs, inputs, padded, place.stride,
+                                                                        reinterpret_cast<float*>(own));
   });
   RunProducts(pool, products, blocks);
 }
@@ -97,7 +117,7 @@ inline const Blocks& Int8Blocks(bool is_wide, bool is_bytes) {
   return is_bytes ? avx512::kBlocksOfTwelve<avx512::Int8> : avx512::kBlocksOfTwelve<avx512::Int8OfShorts>;
 }
 
-// Args: bits: of x, 16 or 8. only_avx2: as of MultiplyBfloat16.
+// Args: bits: of x, 16 or 8. only_avx2: as on a CPU that has no more.
 inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64_t bits, bool only_avx2) {
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512vnni") && !only_avx2;
   const bool is_bytes = is_wide && bits == 8;

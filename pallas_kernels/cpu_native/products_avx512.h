@@ -45,6 +45,39 @@ struct Bfloat16 {
   static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
 };
 
+// Thirty-two neighbours in pairs: of each pair the lower one, and the upper one.
+struct Pairs {
+  __m512 low, high;
+};
+
+inline Pairs PairsOf(__m512i both) {
+  const __m512i high = _mm512_and_si512(both, _mm512_set1_epi32(int32_t(0xffff0000)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)), _mm512_castsi512_ps(high)};
+}
+
+// bfloat16, widened and multiplied as float32. Rows are float32 already: of 32 numbers, the lower neighbours first.
+struct WidenedBfloat16 {
+  using Row = float;
+  using Number = uint16_t;
+  using Vector = Pairs;
+  using Sum = __m512;
+  static constexpr int64_t kStep = 32, kFewRows = 6;
+
+  static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, All) { return PairsOf(_mm512_loadu_si512(w)); }
+  __attribute__((always_inline)) static Vector Load(const Number* w, int64_t count) {
+    return PairsOf(_mm512_maskz_loadu_epi16((uint32_t{1} << count) - 1, w));
+  }
+  __attribute__((always_inline)) static Vector LoadRow(const Row* x) {
+    return {_mm512_load_ps(x), _mm512_load_ps(x + kLanes)};
+  }
+  __attribute__((always_inline)) static void Add(Sum& sum, const Vector& w, const Vector& x) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(w.low), "v"(x.low));
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(w.high), "v"(x.high));
+  }
+  static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+};
+
 // int8, with rows of 8 bits. The instruction wants one of both unsigned: 128 is added to all numbers of the matrix, so
 // sums start with -128 times those of the row.
 struct Int8 {
@@ -104,6 +137,28 @@ inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride
     const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
     const __m256bh sixteen = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i));
     _mm256_store_si256((__m256i*)(rounded + i / 32 * stride + i % 32), (__m256i)sixteen);
+  }
+}
+
+// The same as float32, in the order of WidenedBfloat16, without instructions for bfloat16.
+inline void RoundWidened(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
+  const __m512i bias = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1), upper = _mm512_set1_epi32(0xffff0000);
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, one);
+  const auto round = [=](int64_t i) {
+    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
+    const __m512 numbers = _mm512_maskz_loadu_ps(some, x + i);
+    const __m512i bits = _mm512_castps_si512(numbers), last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i up = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_add_epi32(bias, last)), upper);
+    // rounding could make an infinity of a NaN
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
+    return _mm512_mask_mov_ps(_mm512_castsi512_ps(up), is_nan, numbers);
+  };
+  for (int64_t i = 0; i < padded; i += 32) {
+    const __m512 first = round(i), second = round(i + 16);
+    float* to = rounded + i / 32 * stride;
+    _mm512_store_ps(to, _mm512_permutex2var_ps(first, even, second));
+    _mm512_store_ps(to + kLanes, _mm512_permutex2var_ps(first, odd, second));
   }
 }
 

@@ -104,9 +104,11 @@ class WarmUp:
 
     def _report_rest(self) -> None:
         self._report()
-        if len(self._programs.built.reports) == self._total:
+        built = self._programs.built
+        if len(built.reports) == self._total:
             give_back()
-            logger.info("All programs are ready: %d of %d", len(self._programs.built), self._total)
+            work = sum(report.seconds for report in built.reports)
+            logger.info("All programs are ready: %d of %d (%.1f s of work)", len(built), self._total, work)
 
 
 def describe_set(programs: StepPrograms) -> str:

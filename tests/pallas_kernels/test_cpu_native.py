@@ -55,6 +55,7 @@ SIZES = [(32, 24), (15, 1), (1, 7), (40, 26), (1031, 141), (2049, 5), (4200, 6)]
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 37, 65)
 """Of rows: one block of few and of many, whole ones, and rests."""
 only_avx2 = pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
+every_way = pytest.mark.parametrize("by", ["dot", "widening", "avx2"])
 
 
 def rows_of(num_rows: int, inputs: int) -> jax.Array:
@@ -74,26 +75,26 @@ def by_counts(multiply: Callable[[jax.Array], jax.Array], rows: jax.Array) -> np
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
+@every_way
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
-def test_products_of_bfloat16(inputs: int, outputs: int, only_avx2: bool) -> None:
+def test_products_of_bfloat16(inputs: int, outputs: int, by: calls.Bfloat16By) -> None:
     rows, matrix = rows_of(max(COUNTS), inputs), jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
-    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2), rows)
+    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, by=by), rows)
     rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
     assert (np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)).all()
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
+@every_way
 @pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (30, 0, 41, 2)])
-def test_products_of_experts(sizes: tuple[int, ...], only_avx2: bool) -> None:
+def test_products_of_experts(sizes: tuple[int, ...], by: calls.Bfloat16By) -> None:
     rows, matrices = rows_of(max(10, sum(sizes)), 1100), jnp.asarray(RNG.normal(size=(4, 26, 1100)), jnp.bfloat16)
     bits, counts = jax.lax.bitcast_convert_type(matrices, jnp.uint16), jnp.asarray(sizes, jnp.int32)
-    out = np.asarray(calls.groups_times_bfloat16(rows, bits, counts, only_avx2=only_avx2))
+    out = np.asarray(calls.groups_times_bfloat16(rows, bits, counts, by=by))
     start = 0
     for size, matrix in zip(sizes, matrices, strict=True):
-        alone = calls.rows_times_bfloat16(rows[start : start + size], matrix, only_avx2=only_avx2) if size else []
+        alone = calls.rows_times_bfloat16(rows[start : start + size], matrix, by=by) if size else []
         np.testing.assert_array_equal(out[start : start + size], np.reshape(alone, (size, 26)))
         start += size
     assert not out[start:].any()
@@ -128,17 +129,17 @@ def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
-def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(only_avx2: bool) -> None:
+@every_way
+def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(by: calls.Bfloat16By) -> None:
     rows = rows_of(30, 1100)
     matrix, whole = jnp.asarray(RNG.normal(size=(26, 1100)), jnp.bfloat16), jnp.ones((26, 1100), jnp.int8)
 
     def products(rows: jax.Array) -> list[np.ndarray]:
         bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([20, 10])
         return [
-            np.asarray(calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2)),
-            np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), only_avx2=only_avx2)),
-            np.asarray(calls.groups_times_bfloat16(rows, bits, sizes, only_avx2=only_avx2)),
+            np.asarray(calls.rows_times_bfloat16(rows, matrix, by=by)),
+            np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), only_avx2=by == "avx2")),
+            np.asarray(calls.groups_times_bfloat16(rows, bits, sizes, by=by)),
         ]
 
     different = products(rows)
@@ -246,12 +247,12 @@ def test_a_cache_is_written_in_place() -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
-def test_what_is_not_finite_stays_so(only_avx2: bool) -> None:
+@every_way
+def test_what_is_not_finite_stays_so(by: calls.Bfloat16By) -> None:
     worst = float(np.finfo(np.float32).max)
     rows = jnp.asarray([[np.nan, 0], [np.inf, 0], [worst, 0]], jnp.float32)
     matrix = jnp.ones((1, 2), jnp.bfloat16)
-    out = np.asarray(calls.rows_times_bfloat16(rows, matrix, only_avx2=only_avx2))[:, 0]
+    out = np.asarray(calls.rows_times_bfloat16(rows, matrix, by=by))[:, 0]
     np.testing.assert_array_equal(out, [np.nan, np.inf, np.inf])  # the largest float32 is infinite in bfloat16
 
 
@@ -325,7 +326,7 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
     message = r"--cpu-kernels native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-kernels auto"
     with pytest.raises(ConfigError, match=message):
         chosen("native")
-    for kind in ("avx2", "avx512_bf16", "amx_bf16"):
+    for kind in ("avx2", "avx512", "avx512_bf16", "amx_bf16"):
         assert NarrowProducts.of(Target("cpu", kind)).native_rows == 0
         assert NarrowProducts.of(Target("cpu", kind)).native_int8_rows == 0
         assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_rows >= 1

@@ -146,7 +146,7 @@ def test_the_embedded_models_choices_are_those_of_float32() -> None:
     assert (logs[0].argmax(-1) == logs[1].argmax(-1)).mean() >= 0.98
 
 
-@pytest.mark.parametrize("kind", ["amx_bf16", "avx512_bf16", "avx2"])
+@pytest.mark.parametrize("kind", ["amx_bf16", "avx512_bf16", "avx512", "avx2"])
 def test_every_feature_has_a_table(kind: str) -> None:
     products = NarrowProducts.of(Target("cpu", kind))
     assert products.min_rows >= 2
