@@ -218,6 +218,8 @@ def _damaged(path: Path, how: str) -> Path:
             del metadata["llama.embedding_length"]
         case "split":
             metadata["split.count"] = 3
+        case "nothing":
+            tensors["blk.0.ffn_up_exps.weight"] = ("F32", (0, 256, 256), b"")
         case "rows":
             tensors["token_embd.weight"] = ("Q4_K", (384, 32), b"")
     file = write_gguf(path / "model.gguf", metadata, tensors, version)
@@ -245,6 +247,7 @@ def _damaged(path: Path, how: str) -> Path:
         ("key", "llama.embedding_length is missing from its metadata"),
         ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
         ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
+        ("nothing", "tensor blk.0.ffn_up_exps.weight has shape (0, 256, 256), and so no numbers. Download it again"),
         ("truncated", "is truncated: tensor token_embd.weight ends at byte"),
         ("header", "its header is longer than the file. Download it again"),
         ("magic", "is not a GGUF file"),
