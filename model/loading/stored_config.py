@@ -122,7 +122,7 @@ def _with_kinds(
 
 
 def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> tuple[WeightKinds, bool]:
-    """And whether any matrix is quantized."""
+    """The kinds of a model's weights by its tensors, and whether any matrix is quantized."""
     of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
