@@ -197,6 +197,19 @@ def test_the_flag(tmp_path: Path) -> None:
             load(file, quantization=name)
 
 
+def test_the_flag_beside_what_was_converted(tmp_path: Path) -> None:
+    """Its config.json has no quantization_config: the manifest says what the numbers are."""
+    file = as_gguf(small(tmp_path / "source", num_hidden_layers=1), "llama", lambda name: "Q8_0")
+    convert(file, tmp_path / "out")
+    config, _ = read_model_dir(file)
+    del config["quantization_config"]
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "out", quantization="int8")[0].weight_kinds.kind.name == KINDS["Q8_0"]
+    for name in ("gguf", "awq", "fp8", "w8a8_int8", "int4"):
+        with pytest.raises(ConfigError, match=rf"^--quantization {name}: .* are quantized to {KINDS['Q8_0']}; leave"):
+            load(tmp_path / "out", quantization=name)
+
+
 def test_a_plain_file_is_quantized_while_it_loads(tmp_path: Path) -> None:
     file = as_gguf(small(tmp_path, num_hidden_layers=1), "llama", lambda name: "F16")
     _, model = load(file, quantization="int8")
