@@ -67,9 +67,10 @@ class Attention(Module):
         one, f32 = Initializer("ones"), jnp.float32
         self.key_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
         self.value_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
-        # Padding sees the real keys. Most weights multiply what it makes by 0; to these it is as any other input.
+        # Heads of padding see the real keys. Most kinds of weights multiply what such heads make by 0. Those that count
+        # padding take it as any other input.
         counts_padding = any(kind.counts_padding for kind in config.weight_kinds.all)
-        self.is_query = counts.is_query if counts is not None and counts_padding else None
+        self.real_heads = counts.is_query if counts is not None and counts_padding else None
         self.sinks = context.param((N,), ("query_heads",), Initializer("zeros")) if spec.has_sinks else None
         self.spec = spec
         self.kernels = kernels
@@ -95,8 +96,8 @@ class Attention(Module):
         in_specs = (own, own, own, whole, own, whole, rules.spec(("query_heads",)))
         attend = on_each_device(self._write_and_attend, self.mesh, in_specs=in_specs, out_specs=(own, own))
         out, kv_pages = attend(q, k, v, by.step, kv_pages, self._cache_scales(kv_pages.dtype), sinks)
-        if self.is_query is not None:
-            out = jnp.where(jnp.array(self.is_query)[:, None], out, 0)
+        if self.real_heads is not None:
+            out = jnp.where(jnp.array(self.real_heads)[:, None], out, 0)
         out = out.reshape(T, -1)
         if self.spec.has_gate:
             out *= jax.nn.sigmoid(qkv[:, :, G + 2 :].reshape(T, -1))

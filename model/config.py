@@ -209,7 +209,7 @@ def read_model_dir(
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
     if config.get("quantization_config") is None:
-        beside = {name: values for name in FILES_BESIDE if (values := _read_json(path / name)) is not None}
+        beside = {name: _read_any_json(path / name) for name in FILES_BESIDE}
         if (found := config_beside(beside)) is not None:
             config["quantization_config"] = found
     return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
@@ -225,15 +225,22 @@ def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    value = _read_any_json(path)
+    if value is None and not path.is_file():
+        return None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must contain a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _read_any_json(path: Path) -> object:
+    """None: there is no such file, or it says null."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} must contain a JSON object, found {type(value).__name__}")
-    return value
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ class Keys:
         self._where = where
 
     def renamed(self, older: Mapping[str, str]) -> "Keys":
-        """With values of older keys under their new names, which messages have; the new ones come first."""
+        """Messages use the new names; where both are there, the new one counts."""
         moved = {new: self.values[old] for old, new in older.items() if old in self.values and new not in self.values}
         return Keys({**self.values, **moved}, self._where, self.defaults)
 

@@ -30,7 +30,8 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
 """By quantization_config.quant_method."""
 
 FILES_BESIDE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
-"""Of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json."""
+"""Of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json. Other tools have
+files of these names, too: that of transformers.js tells how its ONNX files are quantized."""
 
 _NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
@@ -38,21 +39,34 @@ _MAX_LEVELS = 6  # of objects and lists in quantization_config: config_groups, a
 TABLES = ("embedding.table", "lm_head.table")
 
 
-def config_beside(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def config_beside(files: Mapping[str, object]) -> dict[str, Any] | None:
     """quantization_config of a checkpoint whose config.json has none; None: no file has it.
 
     Args:
-        files: of FILES_BESIDE those that there are.
+        files: of FILES_BESIDE those that there are, as JSON.
     """
-    name = next((name for name in FILES_BESIDE if name in files), None)
-    if name is None:
-        return None
-    found = dict(files[name])
-    if name == "hf_quant_config.json":
-        own = found.get("quantization")
-        return {"quant_method": "modelopt", **(own if isinstance(own, dict) else {})}
-    is_awq = name == "quant_config.json" or "w_bit" in found
-    return {"quant_method": "awq" if is_awq else "gptq", **found}
+    for name in FILES_BESIDE:
+        found = files.get(name)
+        if not isinstance(found, Mapping):
+            continue
+        if name == "hf_quant_config.json":
+            own = found.get("quantization")
+            if isinstance(own, Mapping):
+                return {"quant_method": "modelopt", **own}
+        elif (method := _method_of(found, name)) is not None:
+            return {"quant_method": method, **found}
+    return None
+
+
+def _method_of(found: Mapping[str, Any], name: str) -> str | None:
+    """quant_method of what a file of this name says; None: it is no quantization_config."""
+    if found.get("quant_method") in list(FORMATS):  # a list, for the value may be anything
+        return str(found["quant_method"])
+    if "w_bit" in found or "q_group_size" in found:
+        return "awq"
+    if "bits" in found and "group_size" in found:
+        return "awq" if name == "quant_config.json" else "gptq"
+    return None
 
 
 def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:

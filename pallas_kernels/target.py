@@ -21,6 +21,8 @@ _TPU_KINDS = {
     "TPU v7x": "7x",
 }
 
+_WHOLE_NUMBERS = ("v5e", "v5p", "v6e")  # TPUs that multiply int8 at twice the rate of bfloat16; 7x has float8 instead
+_TENSOR_CORES = {"int8": (7, 5), "float8_e4m3fn": (8, 9)}  # by the compute capability that they began with
 # What a CPU multiplies bfloat16 with, best first; as Linux names it. avx512: widened to float32.
 _CPU_KINDS = ("amx_bf16", "avx512_bf16", "avx512", "avx2")
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -53,6 +55,16 @@ class Target:
         if device.platform in ("gpu", "cuda"):
             return cls("gpu", str(device.compute_capability))
         return cls("cpu", _cpu_kind())
+
+    def multiplies(self, storage: str) -> bool:
+        """Whether there is a unit for products of int8, or of float8_e4m3fn, on both sides. Elsewhere both would be
+        widened: no faster than with 16 bits on one side, and less exact. CPUs are asked for what they are told to do.
+        """
+        if self.platform == "tpu":
+            return self.kind in (_WHOLE_NUMBERS if storage == "int8" else ("7x",))
+        if self.platform == "gpu":
+            return tuple(int(part) for part in self.kind.split(".") if part) >= _TENSOR_CORES[storage]
+        return True
 
 
 def _cpu_kind() -> str:

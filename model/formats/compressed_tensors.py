@@ -13,6 +13,7 @@ from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.formats.fp8 import FLOAT8, float8_matrix
 from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
+    DAMAGED,
     MAX_BLOCK,
     StoredFormat,
     StoredMatrix,
@@ -210,14 +211,14 @@ def _unpack(
     block = (1, scheme.group or num_inputs)
     if rest and not scheme.has_order and (rest[0] != np.arange(num_inputs) // block[1]).any():
         raise CheckpointError(
-            f"weight_g_idx beside {scale} has an order of its own, but actorder in quantization_config.config_groups "
+            f"{tensors[-1]} has an order of its own, but actorder in quantization_config.config_groups "
             'is not "group": set actorder to "group" in config.json'
         )
     if not scheme.has_order:
         return FileMatrix(values, factors, block, zeros)
     groups = rest[0]
     if groups.min() < 0 or groups.max() >= num_groups:
-        raise CheckpointError(f"weight_g_idx beside {scale} names groups outside of 0 … {num_groups - 1}")
+        raise CheckpointError(f"{tensors[-1]} names groups outside of 0 … {num_groups - 1}: {DAMAGED}")
     wide = values.astype(np.float32) - (0 if zeros is None else zeros[:, groups])
     return FileMatrix(wide * factors[:, groups])
 

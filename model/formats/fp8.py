@@ -10,6 +10,7 @@ import numpy as np
 from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.formats.stored_format import (
+    DAMAGED,
     MAX_BLOCK,
     StoredFormat,
     StoredMatrix,
@@ -94,6 +95,8 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
         )
     if len(tensor.shape) not in (2, 3):
         raise CheckpointError(f"{tensor} is float8 with {len(tensor.shape)} dimensions; only matrices can be float8")
+    if 0 in tensor.shape:
+        raise CheckpointError(f"{tensor} has shape {tensor.shape}, and so no numbers: {DAMAGED}")
     scale, (*lead, num_rows, num_columns) = tensors[names[0]], tensor.shape
     if block_size is None:
         of_all = [(*lead,), (*lead, 1), (*lead, 1, 1)]
@@ -106,10 +109,12 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     if scale.shape not in expected:
         raise CheckpointError(
             f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}: weight_block_size in "
-            "config.json belongs to another checkpoint, or the file is incomplete"
+            f"config.json is of another checkpoint, or {DAMAGED}"
         )
     if scale.dtype not in _SCALES:
-        raise CheckpointError(f"{scale} has dtype {scale.dtype}; scales of {tensor.name} need {' or '.join(_SCALES)}")
+        raise CheckpointError(
+            f"{scale} has dtype {scale.dtype}; scales of {tensor.name} need {' or '.join(_SCALES)}: {DAMAGED}"
+        )
     module = module_of(name)
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
     used = (name, *names, *(other for other in beside if other in tensors))
@@ -120,7 +125,7 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
 def _unpack(tensor: Tensor, scale: Tensor, block: tuple[int, int], arrays: Sequence[HostArray]) -> FileMatrix:
     values, scales = arrays
     if values.view(np.int8).max(initial=0) == _NAN or values.view(np.uint8).max(initial=0) == _NEGATIVE_NAN:
-        raise CheckpointError(f"{tensor} has weights that are NaN: the checkpoint is damaged, download it again")
+        raise CheckpointError(f"{tensor} has weights that are NaN: {DAMAGED}")
     *lead, rows, columns = values.shape
     shape = (*lead, -(-rows // block[0]), -(-columns // block[1]))
     return FileMatrix(values, scales_of(scale, scales).reshape(shape), block)

@@ -12,6 +12,7 @@ from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
+    DAMAGED,
     MAX_NAMES,
     StoredFormat,
     StoredMatrix,
@@ -27,6 +28,7 @@ from palladio.model.formats.stored_format import (
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 
+_WHERE = "config.json, or in quantize_config.json if only that has it"  # as AutoGPTQ wrote it, see config_beside
 _STORAGE: Mapping[int, Any] = {4: "int4", 8: "int8"}
 
 
@@ -131,7 +133,7 @@ class Gptq(StoredFormat):
         if form.has_order or (names[3] in tensors and form.group is not None):
             read.append(required(names[3:], tensors, weight))
             expect(read[3], [(num_inputs,)], ["I32"], of)
-        unpack = functools.partial(self._unpack, form, (weight, scales, zeros), num_groups)
+        unpack = functools.partial(self._unpack, form, read, num_groups)
         used = tuple(part for part in names if part in tensors)
         return StoredMatrix(used, tuple(read), (num_outputs, num_inputs), form.kind, unpack)
 
@@ -149,19 +151,19 @@ class Gptq(StoredFormat):
         if form.is_symmetric and lows.any():
             raise CheckpointError(
                 f"{tensors[2]} has zero points other than {1 << form.bits - 1}, but quantization_config.sym is true: "
-                "set sym to false in config.json"
+                f"set sym to false in {_WHERE}"
             )
         block = (1, form.group or values.shape[1])
         if order and not form.has_order and (order[0] != np.arange(values.shape[1]) // block[1]).any():
             raise CheckpointError(
-                f"g_idx of {tensors[0]} has an order of its own, but quantization_config.desc_act is false: set "
-                "desc_act to true in config.json"
+                f"{tensors[3]} has an order of its own, but quantization_config.desc_act is false: set "
+                f"desc_act to true in {_WHERE}"
             )
         if not form.has_order:
             return FileMatrix(values, factors, block, None if form.is_symmetric else lows)
         groups = order[0]
         if groups.min() < 0 or groups.max() >= num_groups:
-            raise CheckpointError(f"g_idx of {tensors[0]} names groups outside of 0 … {num_groups - 1}")
+            raise CheckpointError(f"{tensors[3]} names groups outside of 0 … {num_groups - 1}: {DAMAGED}")
         return FileMatrix((values.astype(np.float32) - lows[:, groups]) * factors[:, groups])
 
 

@@ -17,6 +17,8 @@ MAX_BLOCK = 1 << 16  # of a quantized matrix, in one direction
 MAX_NAMES = 10_000  # of modules that are not quantized
 _MAX_PATTERN = 1_000  # characters
 _MAX_SCALE = np.float32(1e35)  # times the largest number of any format, 448, a float32 is still finite
+DAMAGED = "the checkpoint is damaged, download it again"
+_OF_ANOTHER = f"quantization_config is of another checkpoint, or {DAMAGED}"  # not always in config.json: FILES_BESIDE
 
 
 class Tensor(Protocol):
@@ -159,26 +161,27 @@ def required(names: Sequence[str], tensors: Tensors, of: Tensor) -> Tensor:
     """
     found = next((tensors[name] for name in names if name in tensors), None)
     if found is None:
-        raise CheckpointError(f"{of} is quantized, but {names[0]} is missing: the checkpoint is incomplete")
+        raise CheckpointError(
+            f"{of} is quantized, but {names[0]} is missing: the checkpoint is incomplete, download it again"
+        )
     return found
 
 
 def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], of: str) -> None:
     """
     Args:
-        shapes, dtypes: it has one of each.
+        shapes, dtypes: it has one of each. No size is 0.
         of: what asks for them.
 
     Raises:
         CheckpointError: it has not.
     """
     if tensor.shape not in shapes:
-        raise CheckpointError(
-            f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: quantization_config in config.json is of "
-            "another checkpoint, or the file is incomplete"
-        )
+        raise CheckpointError(f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: {_OF_ANOTHER}")
+    if 0 in tensor.shape:
+        raise CheckpointError(f"{tensor} has shape {tensor.shape}, and so no numbers: {DAMAGED}")
     if tensor.dtype not in dtypes:
-        raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}")
+        raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}: {_OF_ANOTHER}")
 
 
 def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
@@ -189,10 +192,7 @@ def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
     """
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits < 8 and values.size and (values.min() < low or values.max() > high):
-        raise CheckpointError(
-            f"{tensor} has numbers outside of {low} … {high}, those of {bits} bits: quantization_config in config.json "
-            "is of another checkpoint, or the file is damaged"
-        )
+        raise CheckpointError(f"{tensor} has numbers outside of {low} … {high}, those of {bits} bits: {_OF_ANOTHER}")
 
 
 def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
@@ -203,8 +203,5 @@ def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
     """
     scales = values.astype(np.float32)
     if scales.size and not np.abs(scales).max() <= _MAX_SCALE:  # of NaN, no comparison holds
-        raise CheckpointError(
-            f"{tensor} has scales that are not finite, or over {_MAX_SCALE:.0e}: the checkpoint is damaged, download "
-            "it again"
-        )
+        raise CheckpointError(f"{tensor} has scales that are not finite, or over {_MAX_SCALE:.0e}: {DAMAGED}")
     return scales

@@ -160,6 +160,10 @@ class _Header:
 
     def _tensor(self, name: str, kind: int, shape: tuple[int, ...], start: int) -> GgufTensor:
         dtype = _TYPES.get(kind, f"type {kind}")
+        if 0 in shape:
+            raise CheckpointError(
+                f"{self._path} is corrupt: tensor {name} has shape {shape}, and so no numbers. Download it again"
+            )
         if dtype in PLAIN:
             size = math.prod(shape) * PLAIN[dtype].itemsize
         elif dtype in BLOCKS:

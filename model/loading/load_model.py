@@ -97,6 +97,16 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
     return dict(found.most_common())
 
 
+def unrounded(model: CausalLM) -> list[str]:
+    """Weights whose products keep the bits of activations, though 8 were asked for: a line for each kind and reason."""
+    nodes = [node for _, node in nnx.iter_graph(model) if isinstance(node, Scaled) and node.why_unrounded is not None]
+    found = collections.Counter((node.kind_name, node.why_unrounded) for node in nodes)
+    return [
+        f"{count} matrices ({kind}) do not have activations rounded to 8 bits, since {why}"
+        for (kind, why), count in found.items()
+    ]
+
+
 def widenings(model: CausalLM, dtype: DTypeLike) -> list[str]:
     """Weights with scales that products widen as a whole, because none takes them here: a line for each kind.
 

@@ -63,23 +63,36 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
         if kind is not None:
             axis = node.values.get_metadata()["logical_axes"][node.inputs]
             groups = None if kind.group is None else layout.groups(axis, kind)
-            if not _rounds_rows(node, groups, kernels):
+            why = None if kind.activation_bits == 16 else _refusal_of_rounding(node, kind.storage, groups, kernels)
+            if why is not None:
                 kind = dataclasses.replace(kind, activation_bits=16)
-            setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh))
+            setattr(nodes[keys[:-1]], str(keys[-1]), Scaled(node, kind, groups, kernels, mesh, why_unrounded=why))
         elif isinstance(node, Dense) and narrow:
             setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, NarrowProducts.of(kernels.target)))
 
 
-def _rounds_rows(node: Dense, groups: tuple[int, int] | None, kernels: Kernels) -> bool:
-    """Whether products of 8 bits on both sides can be had. Experts multiply in activations' own bits, and so do weights
-    with groups on a TPU, and where devices have cut the groups: rows would be rounded otherwise than on one device.
+def _refusal_of_rounding(
+    node: Dense, storage: str, groups: tuple[int, int] | None, kernels: Kernels
+) -> str | None:
+    """Why products of 8 bits on both sides cannot be had; None: they can. Where devices have cut the groups, rows would
+    be rounded otherwise than on one device.
 
     Args:
         groups: inputs that share a scale, and those on one device; None: all do.
     """
-    if groups is None:
-        return not (node.inputs == 1 and node.values.ndim == 3)
-    return node.inputs == 0 and groups[0] == groups[1] and kernels.target.platform != "tpu"
+    target = kernels.target
+    if node.inputs == 1 and node.values.ndim == 3:
+        return "experts multiply so"
+    if groups is not None:
+        if target.platform == "tpu":
+            return "there is no kernel of groups for TPUs"
+        if node.inputs != 0:
+            return "it is a table with groups"
+        return None if groups[0] == groups[1] else "devices cut the groups"
+    if target.multiplies(storage):
+        return None
+    name = "float8" if storage == "float8_e4m3fn" else storage
+    return f"{target.platform.upper()} {target.kind} has no unit for products of {name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

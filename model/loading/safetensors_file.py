@@ -36,6 +36,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
 """Of parameters that are stored plainly; the others are of quantized ones."""
 MAX_HEADER_BYTES: Final = 100_000_000  # the format's own limit
+_AGAIN: Final = "Download it again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ class SafetensorsFile:
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else MAX_HEADER_BYTES
         if length > min(size - 8, MAX_HEADER_BYTES):
             raise CheckpointError(
-                f"{self.path} is truncated or not a safetensors file: its header is longer than the file"
+                f"{self.path} is truncated or not a safetensors file: its header is longer than the file. {_AGAIN}"
             )
         try:
             header = json.loads(self._map[8 : 8 + length])
@@ -111,7 +112,7 @@ class SafetensorsFile:
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f"{self.path} has a corrupt header: {error!r}") from error
+            raise CheckpointError(f"{self.path} has a corrupt header: {error!r}. {_AGAIN}") from error
 
     def _entry(self, name: str, entry: Mapping[str, Any], data: int) -> StoredTensor:
         start, stop = (data + int(offset) for offset in entry["data_offsets"])
@@ -119,11 +120,12 @@ class SafetensorsFile:
         tensor = StoredTensor(name, self.path, str(entry["dtype"]), shape, start, stop)
         if not data <= start <= stop <= len(self._map):
             raise CheckpointError(
-                f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self._map)} bytes"
+                f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self._map)} bytes. "
+                f"{_AGAIN}"
             )
         if tensor.dtype in DTYPES and math.prod(shape) * DTYPES[tensor.dtype].itemsize != stop - start:
             raise CheckpointError(
                 f"{self.path} is corrupt: {tensor} of shape {shape} and dtype {tensor.dtype}"
-                f" cannot have {stop - start} bytes"
+                f" cannot have {stop - start} bytes. {_AGAIN}"
             )
         return tensor

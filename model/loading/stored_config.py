@@ -72,27 +72,40 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
         return config  # whoever loads it says what is missing
     manifest = Manifest.read(path)
     _check_layers(path, manifest.parameters, config)
-    kinds = manifest.kinds
-    if quantization is not None:
-        asked, has_rules = (
-            config.with_quantization(quantization).weight_kinds,
-            QuantizationFlag.of(quantization).modules,
-        )
-        numbers = [each.with_activation_bits(16) for each in (asked, kinds)]  # those that are stored
-        if numbers[0].kind != numbers[1].kind or (has_rules and numbers[0] != numbers[1]):
-            found = "not quantized" if manifest.kinds.kind is None else f"quantized to {manifest.kinds.kind.name}"
-            raise CheckpointError(
-                f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out, or convert "
-                f"again with `palladio convert --quantization {quantization}`"
-            )
-        if asked.kind is not None:
-            kinds = asked if has_rules else kinds.with_activation_bits(asked.kind.activation_bits)
+    kinds = manifest.kinds if quantization is None else _agreed(path, config, quantization, manifest.kinds)
     config = _with_class_bias(config, manifest.parameters)
     if _is_tied(config) and any(name.startswith(f"{HEAD_TABLE}.") for name in manifest.parameters):
         config = _untied(path, config)
     if any(name.endswith(".attention.key_scale") for name in manifest.parameters):
         config = with_cache_scales(config)
     return dataclasses.replace(config, weight_kinds=kinds, converted_dtype=manifest.dtype)
+
+
+def _agreed(path: Path, config: ModelConfig, quantization: str, stored: WeightKinds) -> WeightKinds:
+    """Of a converted checkpoint.
+
+    Raises:
+        CheckpointError: the flag asks for other numbers than it has.
+    """
+    found = "not quantized" if stored.kind is None else f"quantized to {stored.kind.name}"
+    told = f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out"
+    flag = QuantizationFlag.of(quantization)
+    if config.quantization is None and flag.name not in MADE:  # a format, of which nothing is left
+        raise CheckpointError(told)
+    asked = config.with_quantization(quantization).weight_kinds
+    numbers = [each.with_activation_bits(16) for each in (asked, stored)]  # those that are stored
+    if numbers[0] == numbers[1] and flag.modules:
+        return asked
+    if asked.kind is None and stored.kind is None:
+        return stored
+    if asked.kind is not None and not flag.modules:
+        storage, bits = asked.kind.storage, asked.kind.activation_bits
+        kinds = stored.with_activation_bits(bits)
+        # The same numbers may have groups, as those of GGUF files, or zero points.
+        fits = all((each.storage, each.activation_bits) == (storage, bits) for each in kinds.all)
+        if numbers[0].kind == numbers[1].kind or (stored.kind is not None and fits):
+            return kinds
+    raise CheckpointError(f"{told}, or convert again with `palladio convert --quantization {quantization}`")
 
 
 def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
@@ -122,7 +135,7 @@ def _with_kinds(
 
 
 def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> tuple[WeightKinds, bool]:
-    """And whether any matrix is quantized."""
+    """The kinds of a model's weights by its tensors, and whether any matrix is quantized."""
     of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:

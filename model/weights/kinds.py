@@ -56,8 +56,8 @@ class WeightKind:
 
     @property
     def counts_padding(self) -> bool:
-        """Inputs that are padding have to be 0, though their weights and scales are: a zero point is subtracted from
-        those of a whole channel, or a whole row is rounded by its largest number."""
+        """Padding among the inputs must be 0: its values are 0, but a channel's zero point or a row's largest number
+        takes in all inputs."""
         return self.group is None and (self.has_zeros or self.activation_bits == 8)
 
     @property

@@ -126,15 +126,24 @@ class Scaled(Weight):
         multiplies_bytes: products are those of byte_products, and the values lie outputs first.
         multiplies_blocks: products are those of block_matmul, and the values lie outputs first.
         zeros: laid out as scales; None: the kind has none.
+        why_unrounded: why activations keep their bits, though 8 were asked for; None: they have what was asked for.
     """
 
     def __init__(
-        self, dense: Dense, kind: WeightKind, groups: tuple[int, int] | None, kernels: Kernels, mesh: Mesh
+        self,
+        dense: Dense,
+        kind: WeightKind,
+        groups: tuple[int, int] | None,
+        kernels: Kernels,
+        mesh: Mesh,
+        *,
+        why_unrounded: str | None = None,
     ) -> None:
         """
         Args:
             dense: a weight without values, of the same shape and axes.
             groups: inputs that share a scale here, and those on one device; None: all do.
+            why_unrounded: see Attributes.
         """
         group, stored_group = (None, None) if groups is None else groups
         shape, inputs = dense.values.shape, dense.inputs
@@ -163,6 +172,7 @@ class Scaled(Weight):
         self.stored_group = stored_group
         self.kernels = kernels
         self.mesh = mesh
+        self.why_unrounded = why_unrounded
 
     @property
     def part_names(self) -> tuple[str, ...]:

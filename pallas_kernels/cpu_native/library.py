@@ -4,6 +4,7 @@ Its functions are custom calls of XLA (see calls.py), and so a part of the step'
 C++ compiler XLA's own operations serve, slower (`benchmarks/results/NOTES.md`).
 """
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -68,12 +69,16 @@ def _private(folder: Path) -> Path:
 
 
 def _compiled(compiler: str, folder: Path) -> Path:
-    """The library in the folder. Of processes that start together one compiles it, and the others wait."""
+    """The library in the folder, which may be one that only others can write to. Of processes that start together one
+    compiles it, and the others wait."""
     parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     library = folder / f"cpu_native-{digest}.so"
+    if library.is_file():
+        return library
     with (folder / "cpu_native.lock").open("w") as lock:  # the system gives it back, even for a process that is killed
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: each process compiles one, and renames it
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.is_file():
             _compile(compiler, library)
     return library

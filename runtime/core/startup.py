@@ -14,7 +14,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import AttentionSpec
-from palladio.model.loading.load_model import load_model, weight_bytes, widenings
+from palladio.model.loading.load_model import load_model, unrounded, weight_bytes, widenings
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
@@ -292,7 +292,7 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
     after = _available_gb()
     kinds = weight_bytes(model).items()
     logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
-    for line in widenings(model, design.dtypes.activations):
+    for line in (*unrounded(model), *widenings(model, design.dtypes.activations)):
         logger.info("Weights: %s", line)
     logger.info(
         "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",

@@ -62,6 +62,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
         ct("pack-quantized", num_bits=4, strategy="channel", symmetric=False),
         "int4 W4A16, a scale per channel and zero points",
     ),
+    "ct act order": (
+        functools.partial(stored.ct_packed, sym=False, order=True),
+        ct("pack-quantized", **FOUR | {"symmetric": False, "actorder": "group"}),
+        "float32",
+    ),
     "ct 8 bits packed": (
         functools.partial(stored.ct_packed, bits=8, group=None),
         ct("pack-quantized", num_bits=8, strategy="channel"),

@@ -80,15 +80,24 @@ def gptq(
 
 
 def ct_packed(
-    rng: np.random.Generator, shape: tuple[int, int], bits: int = 4, group: int | None = GROUP, sym: bool = True
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    bits: int = 4,
+    group: int | None = GROUP,
+    sym: bool = True,
+    order: bool = False,
 ) -> Stored:
-    """compressed-tensors: outputs first, zero points packed along them."""
+    """compressed-tensors: outputs first, zero points packed along them. Args: order: see gptq."""
     group = group or shape[1]
     q, z, s, wide = drawn(rng, shape, group, bits, sym)
     scales = s.astype(np.float32)
     stored = {"weight_packed": words(q, bits), "weight_scale": scales, "weight_shape": np.asarray(shape, np.int64)}
     if not sym:
         stored["weight_zero_point"] = words(z.T, bits).T
+    if order:
+        groups = rng.permutation(np.arange(shape[1]) // group)
+        stored["weight_g_idx"] = groups.astype(np.int32)
+        wide = (q - z[:, groups]).astype(np.float32) * scales[:, groups]
     return stored, wide
 
 

@@ -2,6 +2,8 @@
 
 import ctypes
 import dataclasses
+import errno
+import fcntl
 import functools
 import re
 import shutil
@@ -277,7 +279,36 @@ def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
     monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
+    folder = sorted(path.name for path in built.parent.iterdir())
     library.load(built.parent)
+    assert sorted(path.name for path in built.parent.iterdir()) == folder
+    assert built.stat() == before
+
+
+def fake_compiler(path: Path) -> str:
+    path.write_text('#!/bin/sh\nfor last; do :; done\necho made > "$last"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_no_lock_is_taken_for_a_library_that_is_there(tmp_path: Path) -> None:
+    """Its folder may be root's, or in a layer of an image: no file can be made there."""
+    compiler, folder = fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native")
+    made = library._compiled(compiler, folder)
+    (folder / "cpu_native.lock").unlink()
+    assert library._compiled(compiler, folder) == made
+    assert list(folder.iterdir()) == [made]
+
+
+def test_where_files_cannot_be_locked_the_library_is_compiled_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    made = library._compiled(fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native"))
+    assert made.read_text() == "made\n"
 
 
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:

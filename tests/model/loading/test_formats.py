@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.errors import ConfigError
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import weight_bytes
 from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.quantization_config import FILES_BESIDE
 from palladio.model.sharding import make_mesh
 from palladio.model.weights.kinds import WeightKind
 from tests.many_devices import call_with_devices
@@ -30,7 +32,7 @@ from tests.model.loading.test_quantized_weights import (
 from tests.model.loading.test_quantized_weights import wide_logits as of_devices
 from tests.model.make_goldens import prompts
 from tests.model.safetensors_writer import write_safetensors
-from tests.tiny_model import make_checkpoint
+from tests.tiny_model import make_checkpoint, write_json
 
 COMPARED = ("awq", "gptq 8 bits by channel", "ct 4 bits with zeros", "ct int8")
 
@@ -241,6 +243,34 @@ def test_files_of_older_tools(name: str, content: dict[str, Any], expected: dict
     assert found.weight_kinds.kind is not None
     (path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
     assert ModelConfig.from_hf(*read_model_dir(path)).weight_kinds.kind == WeightKind("float8_e4m3fn")
+
+
+@pytest.mark.parametrize("name", FILES_BESIDE)
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"per_channel": True, "reduce_range": True, "per_model_config": {"model": {"op_types": ["MatMul"]}}},
+        {"quant_method": ["gptq"], "bits": 4},
+        {"group_size": 32, "quantization": "none"},
+        ["gptq"],
+        None,
+    ],
+    ids=["of transformers.js", "a list in it", "other keys", "a list", "null"],
+)
+def test_files_of_other_tools_with_these_names(name: str, content: Any, tmp_path: Path) -> None:
+    """transformers.js writes quantize_config.json, of its ONNX files, beside the weights of a plain model."""
+    path = make_checkpoint(tmp_path, "qwen2")
+    write_json(path / name, content)
+    config, _ = read_model_dir(path)
+    assert "quantization_config" not in config
+    assert ModelConfig.from_hf(config).weight_kinds.kind is None
+
+
+def test_a_file_whose_method_is_another_one_is_refused_by_name(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path, "qwen2")
+    write_json(path / "quantize_config.json", {"quant_method": "eetq", "bits": 8, "group_size": -1})
+    with pytest.raises(ConfigError, match=r"quant_method: 'eetq' is not supported"):
+        ModelConfig.from_hf(*read_model_dir(path))
 
 
 def test_modelopts_own_file_and_scales_of_a_cache(tmp_path: Path) -> None:

@@ -197,6 +197,19 @@ def test_the_flag(tmp_path: Path) -> None:
             load(file, quantization=name)
 
 
+def test_the_flag_beside_what_was_converted(tmp_path: Path) -> None:
+    """Its config.json has no quantization_config: the manifest says what the numbers are."""
+    file = as_gguf(small(tmp_path / "source", num_hidden_layers=1), "llama", lambda name: "Q8_0")
+    convert(file, tmp_path / "out")
+    config, _ = read_model_dir(file)
+    del config["quantization_config"]
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "out", quantization="int8")[0].weight_kinds.kind.name == KINDS["Q8_0"]
+    for name in ("gguf", "awq", "fp8", "w8a8_int8", "int4"):
+        with pytest.raises(ConfigError, match=rf"^--quantization {name}: .* are quantized to {KINDS['Q8_0']}; leave"):
+            load(tmp_path / "out", quantization=name)
+
+
 def test_a_plain_file_is_quantized_while_it_loads(tmp_path: Path) -> None:
     file = as_gguf(small(tmp_path, num_hidden_layers=1), "llama", lambda name: "F16")
     _, model = load(file, quantization="int8")
@@ -218,6 +231,8 @@ def _damaged(path: Path, how: str) -> Path:
             del metadata["llama.embedding_length"]
         case "split":
             metadata["split.count"] = 3
+        case "nothing":
+            tensors["blk.0.ffn_up_exps.weight"] = ("F32", (0, 256, 256), b"")
         case "rows":
             tensors["token_embd.weight"] = ("Q4_K", (384, 32), b"")
     file = write_gguf(path / "model.gguf", metadata, tensors, version)
@@ -245,6 +260,7 @@ def _damaged(path: Path, how: str) -> Path:
         ("key", "llama.embedding_length is missing from its metadata"),
         ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
         ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
+        ("nothing", "tensor blk.0.ffn_up_exps.weight has shape (0, 256, 256), and so no numbers. Download it again"),
         ("truncated", "is truncated: tensor token_embd.weight ends at byte"),
         ("header", "its header is longer than the file. Download it again"),
         ("magic", "is not a GGUF file"),

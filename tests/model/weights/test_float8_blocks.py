@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from palladio.model.loading import orbax_weights
-from palladio.model.loading.load_model import weight_bytes, widenings
+from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
@@ -55,10 +55,14 @@ def test_the_kind_that_is_told_is_the_one_that_runs(source: Path, tmp_path: Path
     for target, kind in ((Target(), W8A8), (Target("gpu", "9.0"), W8A8), (Target("tpu", "7x"), W8A16)):
         _, model = load(source, quantization="w8a8_fp8", kernels=Kernels(target=target))
         assert {each for each in weight_bytes(model) if "fp8" in each} == {kind}
+        told = f"8 matrices ({W8A16}) do not have activations rounded to 8 bits, since there is no kernel of"
+        assert [line.rpartition(" groups for ")[0] for line in unrounded(model)] == ([told] if kind == W8A16 else [])
     experts = make_checkpoint(tmp_path, "qwen3_moe")
     to_fp8(experts, "block", keep=lambda name: "experts" not in name and "o_proj" not in name)
     _, model = load(experts, quantization="w8a8_fp8")
     assert {each for each in weight_bytes(model) if "fp8" in each} == {W8A8, W8A16}
+    told = f"matrices ({W8A16}) do not have activations rounded to 8 bits, since experts multiply so"
+    assert [line.partition(" ")[2] for line in unrounded(model)] == [told]
 
 
 def test_what_is_widened_is_told(source: Path) -> None:

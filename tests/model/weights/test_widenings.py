@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from palladio.model.loading.load_model import widenings
+from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.model.driver import load
@@ -64,6 +64,36 @@ def test_channels_on_a_cpu(quantization: str, dtype: Any, num_bytes: int, tmp_pa
     assert line.startswith(f"5 matrices ({gate_up.kind.name}) are widened in each product: ")  # with the head
     assert f" {num_bytes * size / 1e9:.3f} GB of {name} at a time" in line
     assert line.endswith("since XLA has no such product for CPU")
+
+
+@pytest.mark.parametrize(
+    ("target", "int8", "float8"),
+    [
+        (Target("tpu", "v4"), False, False),
+        (Target("tpu", "v5e"), True, False),
+        (Target("tpu", "v5p"), True, False),
+        (Target("tpu", "v6e"), True, False),
+        (Target("tpu", "7x"), False, True),
+        (Target("gpu", "8.0"), True, False),
+        (Target("gpu", "8.9"), True, True),
+        (Target("gpu", "12.0"), True, True),
+    ],
+)
+def test_activations_keep_their_bits_where_no_unit_multiplies_8(
+    target: Target, int8: bool, float8: bool, tmp_path: Path
+) -> None:
+    """Once they were rounded, and both sides widened again. The output head counts, a table that is looked up, too."""
+    path = make_checkpoint(tmp_path, "qwen2", num_hidden_layers=1)
+    for name, word, is_able in (("int8", "int8", int8), ("fp8", "float8", float8)):
+        _, model = load(path, quantization=f"w8a8_{name}", kernels=Kernels(target=target))
+        bits = 8 if is_able else 16
+        assert f"{name} W8A{bits}, a scale per channel" in weight_bytes(model)
+        assert model.layers[0].mlp.down.kernel.kind.activation_bits == bits
+        told = f"since {target.platform.upper()} {target.kind} has no unit for products of {word}"
+        lines = [f"6 matrices ({name} W8A16, a scale per channel) do not have activations rounded to 8 bits, {told}"]
+        assert unrounded(model) == ([] if is_able else lines)
+        _, model = load(path, quantization=name, kernels=Kernels(target=target))
+        assert unrounded(model) == []
 
 
 def test_channels_elsewhere_are_never_widened_and_experts_where_no_kernel_takes_them(tmp_path: Path) -> None:
