@@ -169,7 +169,13 @@ class FrontChild:
         return self._channel
 
 
-async def ask_each(fronts: Iterable[FrontChild], kind: str, body: bytes = b"") -> list[bytes]:
+class Asked(Protocol):
+    """A front that can be asked: see FrontChild."""
+
+    async def ask_once(self, kind: str, body: bytes) -> bytes | None: ...
+
+
+async def ask_each(fronts: Iterable[Asked], kind: str, body: bytes = b"") -> list[bytes]:
     """The answers of those that have one."""
     answers = await asyncio.gather(*(front.ask_once(kind, body) for front in fronts))
     return [answer for answer in answers if answer is not None]

@@ -21,9 +21,12 @@ import msgspec
 import uvloop
 
 from palladio.front_child import FrontChild, ask_each
-from palladio.front_process import ABORT_ALL, DEPARTED, EVERY, FrontRequest
+from palladio.front_process import ABORT_ALL, EVERY, TALLY, FrontRequest
+from palladio.front_tally import Tally
 from palladio.http.app import open_storage
+from palladio.http.fronts.peers import METRICS
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
+from palladio.http.observability.front_counts import ended_counts
 from palladio.http.security.connection import COUNTS_BYTES
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.log_config import logging_config
@@ -40,7 +43,6 @@ from palladio.server_args import ServerArgs
 MAX_RESTARTS: Final = 10  # of fronts within an hour, for each that is wanted
 _SLACK: Final = 5.0  # seconds that a front gets beyond the time in which its work should have ended
 _PAUSE: Final = 0.2  # seconds before a front takes the place of one that ended
-_KEPT: Final = ("metrics",)  # kinds of questions that a front has to answer for those that have ended, too
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class Parent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._budget = RestartBudget(MAX_RESTARTS * self._count)
-        self._departed: dict[str, list[bytes]] = {kind: [] for kind in _KEPT}
+        self._tally = Tally(METRICS, self._fronts, ended_counts)
         self._leader = 0
         self._past_leaders: list[int] = []
         self._is_open = False
@@ -143,12 +145,10 @@ class Parent:
         if ask.to == PARENT and ask.kind == MODEL_CALL:
             yield await self._engine.steer(msgspec.msgpack.decode(ask.body, type=ModelCall))
         elif ask.to == EVERY:
-            if ask.kind in _KEPT:
-                asker.keep(ask.kind, ask.body)
             others = [front for front in self._fronts.values() if front is not asker and front.is_serving]
             yield msgspec.msgpack.encode(await ask_each(others, ask.kind, ask.body))
-        elif ask.to == DEPARTED:
-            yield msgspec.msgpack.encode(self._departed[ask.kind])
+        elif ask.to == TALLY:
+            yield msgspec.msgpack.encode(await self._tally.others(asker, ask.body))
         elif ask.to in self._fronts:
             async for part in self._fronts[ask.to].ask(ask.kind, ask.body):
                 yield part
@@ -188,9 +188,7 @@ class Parent:
         del self._fronts[front.number]
         self._engine.end_front(front.number)
         os.pwrite(self._request.counts, bytes(COUNTS_BYTES), COUNTS_BYTES * front.slot)  # its connections have ended
-        for kind in _KEPT:
-            if (answer := front.kept(kind)) is not None:
-                self._departed[kind].append(answer)
+        self._tally.end(front)
         self.changed()
         if self._is_stopping:
             return

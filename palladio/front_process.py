@@ -21,7 +21,7 @@ from typing import Final, Literal
 import msgspec
 import uvloop
 
-from palladio.http.fronts.peers import Answerer
+from palladio.http.fronts.peers import METRICS, Answerer
 from palladio.http.listening import Stop
 from palladio.http.security.connection import ConnectionCounts
 from palladio.http.security.tls import make_tls_context
@@ -37,7 +37,7 @@ from palladio.runtime.process.shared_state import ModelCall, SharedState
 from palladio.runtime.telemetry.logs import configure_logging
 
 EVERY: Final = -1  # to whom a question goes: all other fronts
-DEPARTED: Final = -2  # the last answers of those that have ended
+TALLY: Final = -2  # of what all fronts have counted
 ABORT_ALL: Final = "abort_all"  # kind of a question
 PULSE: Final = "pulse"  # kind of a question: is the front alive?
 START, STATE, STOP = "start", "state", "stop"  # kinds of what the parent tells
@@ -166,9 +166,9 @@ class _Front:
         """See Peers.ask_others."""
         return msgspec.msgpack.decode(await self._open.ask_once(EVERY, kind, body), type=list[bytes])
 
-    async def departed(self, kind: str) -> list[bytes]:
-        """See Peers.departed."""
-        return msgspec.msgpack.decode(await self._open.ask_once(DEPARTED, kind), type=list[bytes])
+    async def tally(self, own: bytes) -> list[bytes]:
+        """See Peers.tally."""
+        return msgspec.msgpack.decode(await self._open.ask_once(TALLY, METRICS, own), type=list[bytes])
 
     def _succeed(self, past_leaders: list[int]) -> None:
         """This front leads now. What it goes on with has the same request ids as before: the engine must have heard

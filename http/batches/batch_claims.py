@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Set
 
 from palladio.http.storage.database import Connection
-from palladio.http.storage.store import Store, insert_rows, live_servers, transaction
+from palladio.http.storage.store import Store, insert_rows, left_by_others, transaction
 
 RANGE = 64  # lines
 
@@ -33,12 +33,12 @@ class BatchClaims(Store):
     def next(self, connection: Connection, batch_id: str, after: int) -> Claim | None:
         """Claims the first range behind line `after` that is free; None: there is none."""
         me = self._database.server
-        is_free = f"server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)}))"
+        is_free, values = left_by_others(connection, me)
         query = (
-            f"SELECT first_line FROM batch_ranges WHERE batch_id = ? AND first_line > ? AND ({is_free}) "
+            f"SELECT first_line FROM batch_ranges WHERE batch_id = ? AND first_line > ? AND {is_free} "
             f"ORDER BY first_line LIMIT 1 {connection.skip_locked}"
         )
-        rows = connection.execute(query, (batch_id, after, me)).fetchall()
+        rows = connection.execute(query, (batch_id, after, *values)).fetchall()
         if not rows:
             return None
         update = "UPDATE batch_ranges SET server = ? WHERE batch_id = ? AND first_line = ? RETURNING last_line"

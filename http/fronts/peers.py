@@ -1,8 +1,9 @@
 """Peers: the other front processes of a server, as one of them sees them."""
 
 from collections.abc import AsyncIterator, Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
+METRICS: Final = "metrics"  # kind of the question what a front has counted
 Answerer = Callable[[bytes], AsyncIterator[bytes]]
 """Answers a question of another front, in parts."""
 
@@ -47,8 +48,9 @@ class Peers(Protocol):
         """The answers of all others; one that ends meanwhile has none."""
         ...
 
-    async def departed(self, kind: str) -> list[bytes]:
-        """The last answers of fronts that have ended."""
+    async def tally(self, own: bytes) -> list[bytes]:
+        """What all others have counted (their answers to METRICS), those among them that have ended: each once, one that
+        does not answer with its last answer. Args: own: this front's answer."""
         ...
 
     def note(self, event: Literal["serving", "ready"]) -> None:
@@ -85,8 +87,8 @@ class Alone:
         """See Peers.ask_others."""
         return []
 
-    async def departed(self, kind: str) -> list[bytes]:
-        """See Peers.departed."""
+    async def tally(self, own: bytes) -> list[bytes]:
+        """See Peers.tally."""
         return []
 
     def note(self, event: Literal["serving", "ready"]) -> None:

@@ -79,6 +79,20 @@ class FrontMetrics:
         """Others of the same kind that have counted nothing."""
         return FrontMetrics(self._config)
 
+    def counts(self) -> FrontCounts:
+        """As values."""
+        return FrontCounts(
+            histograms=[histogram.data() for histogram in self.histograms],
+            totals=dict(self.totals),
+            http_requests=list(self.http_requests.items()),
+            http_responses=list(self.http_responses.items()),
+            warnings=dict(self.warnings),
+            batch_lines=dict(self.batch_lines),
+            database_failures=dict(self.database_failures),
+            http_active=self.http_active,
+            live_batches=self.live_batches,
+        )
+
     def add(self, counts: FrontCounts) -> None:
         """What a front process has counted."""
         for histogram, data in zip(self.histograms, counts.histograms, strict=True):

@@ -9,7 +9,7 @@ import orjson
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.callers import Caller
 from palladio.http.storage.database import Connection, Database, Row
-from palladio.http.storage.store import Condition, Store, find_row, insert_row, live_servers, transaction
+from palladio.http.storage.store import Store, find_row, insert_row, left_by_others, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 _CHAIN = """
@@ -151,7 +151,7 @@ class ResponseStore(Store):
     @transaction
     def unfinished(self, connection: Connection) -> list[str]:
         """Those in the background that a server left before they ended, oldest first."""
-        is_left, values = self._is_left(connection)
+        is_left, values = left_by_others(connection, self._database.server)
         statement = f"SELECT id FROM responses WHERE request IS NOT NULL AND {is_left} ORDER BY number"
         return [row["id"] for row in connection.execute(statement, values)]
 
@@ -168,7 +168,7 @@ class ResponseStore(Store):
     def take_up(self, connection: Connection, response_id: str) -> StoredResponse | None:
         """One that is unfinished, to make it again, which is counted; None: it has been deleted or finished, or another
         server makes it."""
-        is_left, values = self._is_left(connection)
+        is_left, values = left_by_others(connection, self._database.server)
         statement = (
             "UPDATE responses SET attempts = attempts + 1, server = ? "
             f"WHERE id = ? AND request IS NOT NULL AND (server = ? OR {is_left}) RETURNING *"
@@ -176,12 +176,6 @@ class ResponseStore(Store):
         me = self._database.server
         rows = connection.execute(statement, (me, response_id, me, *values)).fetchall()
         return _stored(rows[0]) if rows else None
-
-    def _is_left(self, connection: Connection) -> Condition:
-        """Its server has ended. On a database that is not shared, every server but this one has."""
-        return f"(server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)})))", (
-            self._database.server,
-        )
 
 
 def not_found(response_id: str, param: str = "response_id") -> HttpError:

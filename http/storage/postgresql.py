@@ -62,6 +62,21 @@ CREATE TABLE IF NOT EXISTS palladio_schema (
     version INTEGER NOT NULL
 )
 """
+_CLOCK = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+# A server may judge others until half a lease after a renewal, so it stops before any of their leases ends in an outage
+# of the database: they renew them every quarter. After a gap it leaves the others a whole lease to come back. A new
+# server knows of no gap but the one before PostgreSQL started.
+_RENEW = f"""
+WITH moment AS (SELECT {_CLOCK} AS now)
+INSERT INTO servers (id, lease_until, judges_from, judges_until)
+SELECT %(server)s, now + %(lease)s, extract(epoch FROM pg_postmaster_start_time()) + %(lease)s, now + %(lease)s / 2
+FROM moment
+ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, judges_until = excluded.judges_until,
+judges_from = CASE WHEN excluded.lease_until - %(lease)s <= servers.judges_until
+    THEN servers.judges_from ELSE excluded.lease_until END
+RETURNING lease_until - %(lease)s AS now
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +84,7 @@ logger = logging.getLogger(__name__)
 class _Transaction:
     for_update: ClassVar[str] = "FOR NO KEY UPDATE"  # rows that refer to these are no hindrance
     skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
-    clock: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    clock: ClassVar[str] = _CLOCK
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -250,12 +265,8 @@ class PostgresqlDatabase:
 
     def _renew(self, session: Session) -> None:
         """Renews the lease, and looks at the shared clock. The database answers, so others may ask it, too."""
-        begun, clock = time.monotonic(), _Transaction.clock
-        found = session.execute(
-            f"INSERT INTO servers (id, lease_until) VALUES (%s, {clock} + %s) ON CONFLICT (id) "
-            f"DO UPDATE SET lease_until = excluded.lease_until RETURNING {clock} AS now",
-            (self.server, self._lease),
-        )
+        begun = time.monotonic()
+        found = session.execute(_RENEW, {"server": self.server, "lease": self._lease})
         self._clock_offset = found.fetchall()[0]["now"] - (begun + time.monotonic()) / 2
         self._quiet_until = 0.0
 

@@ -119,6 +119,12 @@ ALTER TABLE responses ADD COLUMN server TEXT;
 UPDATE batches SET status = 'validating' WHERE status = 'in_progress';
 """
 
+# When a server may tell by the leases of others that these have ended.
+_JUDGES = """
+ALTER TABLE servers ADD COLUMN judges_from REAL NOT NULL DEFAULT 0;
+ALTER TABLE servers ADD COLUMN judges_until REAL NOT NULL DEFAULT 0;
+"""
+
 # Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
 SCHEMA = _FILES + _BATCHES + _RESPONSES
-CHANGES = (_OWNERS, _SETTINGS, _SERVERS)
+CHANGES = (_OWNERS, _SETTINGS, _SERVERS, _JUDGES)

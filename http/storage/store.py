@@ -71,9 +71,19 @@ def insert_rows(
     return found
 
 
-def live_servers(connection: Connection) -> str:
-    """A query: the servers whose leases have not ended. Without a shared database it finds none, and needs none."""
-    return f"SELECT id FROM servers WHERE lease_until > {connection.clock}"
+def left_by_others(connection: Connection, server: str) -> Condition:
+    """Of rows with a column `server`: nobody works on them; `server`, who asks, does not either.
+
+    Another one has ended when its lease has. But after an outage of the database all leases have ended, though all
+    servers live: who could not renew its own, or could not until a moment ago, takes nobody for dead. A database that
+    is not shared has no servers: all others have ended.
+    """
+    clock = connection.clock
+    alive = (
+        "SELECT other.id FROM servers AS other LEFT JOIN servers AS me ON me.id = ? "
+        f"WHERE other.lease_until > {clock} OR me.id IS NULL OR NOT {clock} BETWEEN me.judges_from AND me.judges_until"
+    )
+    return f"(server IS NULL OR (server <> ? AND server NOT IN ({alive})))", (server, server)
 
 
 def find_row(

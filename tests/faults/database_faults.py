@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 _DATABASE = ("tests/http/storage/test_postgresql.py",)
+_LEASES = ("tests/http/storage/test_leases.py",)
 _BATCHES = ("tests/http/batches/test_many_servers.py",)
 _RESPONSES = ("tests/http/responses/test_many_servers.py",)
 _MIGRATION = ("tests/palladio/commands/test_migrate_storage.py",)
@@ -11,16 +12,44 @@ DATABASE_FAULTS = (
     Fault(
         "what a dead server claimed is never answered",
         "http/batches/batch_claims.py",
-        'is_free = f"server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)}))"',
-        'is_free = "server IS NULL OR server = ?"',
+        "is_free, values = left_by_others(connection, me)",
+        'is_free, values = "server IS NULL", ()',
         _BATCHES,
     ),
     Fault(
         "each server answers all lines",
         "http/batches/batch_claims.py",
-        'is_free = f"server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)}))"',
-        'is_free = "server IS NULL OR server <> ?"',
+        "is_free, values = left_by_others(connection, me)",
+        'is_free, values = "(server IS NULL OR server <> ?)", (me,)',
         _BATCHES,
+    ),
+    Fault(
+        "after an outage, the first server that is back takes the others for dead",
+        "http/storage/store.py",
+        " OR me.id IS NULL OR NOT {clock} BETWEEN me.judges_from AND me.judges_until",
+        " OR me.id IS NULL",
+        _LEASES,
+    ),
+    Fault(
+        "a server that has just renewed its lease after an outage takes the others for dead",
+        "http/storage/postgresql.py",
+        "THEN servers.judges_from ELSE excluded.lease_until END",
+        "THEN servers.judges_from ELSE servers.judges_from END",
+        _LEASES,
+    ),
+    Fault(
+        "amid an outage, a server whose lease has not ended takes one whose has for dead",
+        "http/storage/postgresql.py",
+        "now + %(lease)s / 2",
+        "now + %(lease)s",
+        _LEASES,
+    ),
+    Fault(
+        "a server that starts after an outage takes the others for dead",
+        "http/storage/postgresql.py",
+        "extract(epoch FROM pg_postmaster_start_time()) + %(lease)s",
+        "0",
+        _LEASES,
     ),
     Fault(
         "a batch ends while other servers have its last lines",
@@ -87,9 +116,9 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "a response that another server makes is made twice",
-        "http/responses/response_store.py",
-        'return f"(server IS NULL OR (server <> ? AND server NOT IN ({live_servers(connection)})))", (',
-        'return "(server IS NULL OR server <> ?)", (',
+        "http/storage/store.py",
+        'return f"(server IS NULL OR (server <> ? AND server NOT IN ({alive})))", (server, server)',
+        'return "(server IS NULL OR server <> ?)", (server,)',
         _RESPONSES,
     ),
     Fault(

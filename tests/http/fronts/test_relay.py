@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from palladio.http.app import create_app
+from palladio.http.observability.front_counts import ended_counts
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError, OverloadedError
@@ -47,8 +48,8 @@ class Member:
         others = [number for number in self.group.members if number != self.number]
         return [b"".join([part async for part in self.ask(number, kind, body)]) for number in others]
 
-    async def departed(self, kind):
-        return self.group.gone
+    async def tally(self, own):
+        return [*await self.ask_others("metrics", own), *self.group.gone]
 
     def note(self, event):
         pass
@@ -121,7 +122,7 @@ async def test_metrics_are_of_all_fronts_and_counters_outlive_them(fronts):
         del fronts.members[3]
         fronts.gone = asked
         counts = msgspec.msgpack.decode(asked[0])
-        fronts.gone = [msgspec.msgpack.encode(counts | {"http_active": 7, "live_batches": 7})]
+        fronts.gone = [ended_counts([msgspec.msgpack.encode(counts | {"http_active": 7, "live_batches": 7})])]
         after = (await client.get("/metrics")).text
     assert counter(after, "sglang:num_requests_total") == 6
     assert counter(after, "sglang:http_requests_active") == 1, "what a front was at ends with it"
