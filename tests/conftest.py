@@ -1,5 +1,7 @@
 """Before jax is imported: tests compile thousands of small programs once and run each for microseconds."""
 
+import contextlib
+import fcntl
 import gc
 import importlib.metadata
 import os
@@ -47,6 +49,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> work_orde
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     work_order.sort(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """One worker at a time imports a module: in a fresh clone the first compiles it, and all that it imports, for all."""
+    with contextlib.ExitStack() as stack:
+        if isinstance(collector, pytest.Module | pytest.Directory):  # a folder's conftest.py, too
+            descriptor = os.open(collector.path, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
