@@ -25,6 +25,10 @@ if importlib.metadata.version("jaxlib") < "0.11":
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
 
+# Where in our source each operation of a program comes from: a twentieth of what tracing and compiling one takes, and of
+# interest to profiles alone, which have the scopes' names in any case.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
 # What clients of HTTP trust, which none of them needs: reading all authorities of the world takes 20 ms a client, and
 # there are thousands. Tests of certificates name their own.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "authority.pem")
