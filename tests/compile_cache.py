@@ -31,6 +31,11 @@ def folder() -> Path:
     return root / f"jax-{importlib.metadata.version('jax')}-{_processor()}"
 
 
+def native_folder() -> Path:
+    """Where engines keep our own C++, which takes 20 s of CPU time to compile."""
+    return folder() / "xla" / "native"
+
+
 @contextlib.contextmanager
 def options_kept() -> Iterator[None]:
     """Meanwhile jax's persistent cache may be set up in any way."""

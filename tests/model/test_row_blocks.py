@@ -33,7 +33,7 @@ BOTH = ("cohere", "gemma2")  # between them: layer norms, parallel ones, four a 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> None:
-    library.load(compile_cache.folder() / "native")
+    library.load(compile_cache.native_folder())
 
 
 class Calls:

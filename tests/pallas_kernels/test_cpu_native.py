@@ -45,7 +45,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def built() -> Path:
     """The one that engines of tests use, too: compiling it takes as long as all tests here."""
-    folder = compile_cache.folder() / "native"
+    folder = compile_cache.native_folder()
     compiler = next(filter(None, map(shutil.which, library.COMPILERS)))
     made = library._compiled(compiler, library._private(folder))
     library.load(folder)

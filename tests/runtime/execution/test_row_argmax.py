@@ -94,7 +94,7 @@ def test_other_platforms_than_a_cpu_run_one_plain_reduction(function, platform):
 )
 @pytest.mark.parametrize("width", [1, 15, 16, 100, 2048])
 def test_the_native_argmax_is_numpys(width):
-    library.load(compile_cache.folder() / "native")
+    library.load(compile_cache.native_folder())
     rng = np.random.default_rng(width)
     palette = np.array([-np.inf, -3.0, -0.0, 0.0, 2.0, np.inf, np.nan], np.float32)
     values = rng.choice(palette, (400, width), p=[0.1, 0.3, 0.2, 0.2, 0.18, 0.01, 0.01])
