@@ -84,6 +84,8 @@ MODELS: dict[str, dict[str, Any]] = {
 STORED: dict[str, dict[str, Any]] = {  # how checkpoints are quantized
     "fp8-block": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "gptq-channel": {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": False, "desc_act": False},
+    "gptq-8-channel": {"quant_method": "gptq", "bits": 8, "group_size": -1, "sym": False, "desc_act": False},
     "mxfp4": {"quant_method": "mxfp4"},
 }
 BLOCKS_BY_FLAG = "fp8-block,w8a8"  # of such a checkpoint, with --quantization w8a8_fp8

@@ -150,7 +150,7 @@ def test_experts_of_two_ranks_of_two_devices_compile(parts, tmp_path):
     ("quantization", "share"),
     [
         *((kind, 0.505) for kind in ("int8", "fp8", "w8a8_int8", "w8a8_fp8")),
-        *(("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81)),
+        *(("fp8-block", 0.87), ("int4", 0.46), ("awq", 0.81), ("gptq-channel", 0.81), ("gptq-8-channel", 0.87)),
     ],
 )
 def test_weights_of_8_bits_are_widened_inside_products_only(target, quantization, share, tmp_path):
