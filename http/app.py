@@ -19,10 +19,9 @@ from palladio.http.files.routes_files import files_router
 from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.fronts.relay import Relay
 from palladio.http.generation.context import Context
-from palladio.http.middleware import Admission, BodyLimit, RequestMiddleware
+from palladio.http.middleware import Admission, BodyLimit, CountRequests, RequestMiddleware
 from palladio.http.observability.joint_metrics import share_metrics
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.request_record import CountRequests
 from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router

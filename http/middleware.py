@@ -1,4 +1,5 @@
-"""Pure ASGI middleware: the request id and the last border for defects, and the limits of what requests may bring."""
+"""Pure ASGI middleware: the request id and the last border for defects, the limits of what requests may bring, and the
+count of requests by route."""
 
 import asyncio
 import logging
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palladio.http.files.upload import FORM_BYTES, file_too_large
 from palladio.http.generation.context import RequestLimits
+from palladio.http.observability.request_record import NO_ROUTE, FrontMetrics
 from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.wire.body import Inflater, JsonMeter, body_refusal, find_inflater
@@ -227,3 +229,31 @@ def _inflated(read: Receive, inflater: Inflater) -> Receive:
 
 def _is_upload(scope: Scope) -> bool:
     return (scope["method"], route_path(scope)) == ("POST", "/v1/files")
+
+
+class CountRequests:
+    """Pure ASGI middleware, inside RequestMiddleware."""
+
+    def __init__(self, app: ASGIApp, metrics: FrontMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, status = scope["method"], 500  # what the border makes of an exception
+
+        async def noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._metrics.begin_http()
+        try:
+            await self._app(scope, receive, noting_status)
+        finally:
+            endpoint = scope["route"].path.replace(":path", "") if "route" in scope else NO_ROUTE
+            known = method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH") else "other"
+            self._metrics.end_http(endpoint, known, status)

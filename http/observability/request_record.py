@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from palladio.http.observability.front_counts import FrontCounts
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
@@ -168,34 +166,6 @@ class FrontMetrics:
 
 def _tokens(bounds: tuple[float, ...] | None, is_wanted: bool) -> Histogram | None:
     return Histogram(bounds or TOKENS) if bounds is not None or is_wanted else None
-
-
-class CountRequests:
-    """Pure ASGI middleware, inside RequestMiddleware."""
-
-    def __init__(self, app: ASGIApp, metrics: FrontMetrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        method, status = scope["method"], 500  # what the border makes of an exception
-
-        async def noting_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        self._metrics.begin_http()
-        try:
-            await self._app(scope, receive, noting_status)
-        finally:
-            endpoint = scope["route"].path.replace(":path", "") if "route" in scope else NO_ROUTE
-            known = method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH") else "other"
-            self._metrics.end_http(endpoint, known, status)
 
 
 RecordStatus = Literal["live", "finished", "failed"]
