@@ -8,6 +8,7 @@ from palladio.early_signals import INTERRUPTED, end_at_once
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
 
+import dataclasses
 import datetime
 import json
 import os
@@ -24,6 +25,8 @@ from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.narrow_matmul.config import TUNED, table_path
 from palladio.pallas_kernels.narrow_matmul.tuning import best_padding, least_hidden_size, measure
 from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.kernel_choice import with_native_kernels
+from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 
 
@@ -39,7 +42,8 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
     Raises:
         ConfigError: of this CPU no feature is known, or the table cannot be written.
     """
-    kind = Target.of(jax.devices()[0]).kind
+    target = Target.of(jax.devices()[0])
+    kind = target.kind
     if not kind:
         raise ConfigError("this CPU has no feature that a table is for: amx_bf16, avx512_bf16, avx512 or avx2")
     path = table_path(kind, folder)
@@ -48,9 +52,11 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
         path.touch()
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another folder with --output") from error
-    shipped = NarrowProducts.of(Target("cpu", kind, is_native=True))  # native products are not measured here
-    products, figures = NarrowProducts(min_rows=best_padding()), []
-    say(f"CPU feature {kind}, {os.cpu_count()} cores; one row is padded to {products.min_rows}")
+    shipped = NarrowProducts.of(dataclasses.replace(target, is_native=True))
+    own = NarrowProducts.of(with_native_kernels(ExecutionConfig(), target))  # as a server multiplies here
+    products, figures = NarrowProducts(min_rows=best_padding(), native_rows=own.native_rows), []
+    native = f"; up to {products.native_rows} rows by native code" if products.native_rows else ""
+    say(f"CPU feature {kind}, {os.cpu_count()} cores; one row is padded to {products.min_rows}{native}")
     say("hidden  rows  float32 ms  bfloat16 ms  ratio")
     for figure in measure(products):
         figures.append(figure)

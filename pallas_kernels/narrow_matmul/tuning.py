@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.narrow_matmul import xla
+from palladio.pallas_kernels.narrow_matmul.api import narrow_matmul
 from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
 HIDDEN_SIZES: Final = (128, 256, 512, 768, 1024)
@@ -81,7 +81,7 @@ def _wide(x: jax.Array, *matrices: jax.Array) -> jax.Array:
 def _narrow(products: NarrowProducts) -> Callable[..., jax.Array]:
     @jax.jit
     def multiply(x: jax.Array, *matrices: jax.Array) -> jax.Array:
-        return sum((xla.matmul(x, each, products) for each in matrices), jnp.float32(0))
+        return sum((narrow_matmul(x, each, products) for each in matrices), jnp.float32(0))
 
     return multiply
 

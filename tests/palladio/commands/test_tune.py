@@ -1,5 +1,6 @@
 """`palladio tune`: the table that it writes is the one that an engine reads."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from palladio.__main__ import main
 from palladio.commands import tune_worker
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, config, tuning
-from palladio.pallas_kernels.narrow_matmul.tuning import Measured, least_hidden_size
+from palladio.pallas_kernels.narrow_matmul.tuning import Measured, least_hidden_size, measure
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.errors import ConfigError
 
@@ -20,12 +21,18 @@ def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tuning, "least_times", lambda *calls: [4.0 / len(calls[0][1])] * len(calls))
     target = Target.of(jax.devices()[0])
     monkeypatch.setattr(Target, "of", lambda device: Target("cpu", target.kind or "avx2"))
+    monkeypatch.setattr(
+        tune_worker, "with_native_kernels", lambda execution, target: dataclasses.replace(target, is_native=True)
+    )
+    measured: list[NarrowProducts] = []
+    monkeypatch.setattr(tune_worker, "measure", lambda products: [measured.append(products), *measure(products)][1:])
     said: list[str] = []
     tune_worker.tune(tmp_path, said.append)
     kind = target.kind or "avx2"
     path = tmp_path / kind / "narrow_matmul.json"
     shipped = NarrowProducts.of(Target("cpu", kind, is_native=True))
     assert said[-1] == f"wrote {path}"
+    assert [products.native_rows for products in measured] == [shipped.native_rows], "as a server multiplies"
     assert [line.split()[:2] for line in said[2:-1]] == [["32", "1"], ["32", "3"], ["64", "1"], ["64", "3"]]
     monkeypatch.setattr(config, "_table", lambda kind: config.read_table(path))
     products = NarrowProducts.of(Target("cpu", kind))
