@@ -154,7 +154,7 @@ def _with_heads(router: APIRouter) -> APIRouter:
 def _add_responses(app: FastAPI, context: Context) -> None:
     """Whoever serves the app starts and stops `app.state.unfinished_responses`, which are UnfinishedResponses."""
     store = ResponseStore(context.storage.database, context.config.max_stored_responses)
-    background = BackgroundResponses(context.engine, store)
+    background = BackgroundResponses(context.engine, store, context.storage.database)
     unfinished = app.state.unfinished_responses = UnfinishedResponses(context, store, background)
     app.include_router(responses_router(context, store, background, unfinished))
 

@@ -37,8 +37,8 @@ class Tally:
             self._ended = self._merge([answer] if self._ended is None else [self._ended, answer])
 
     async def others(self, asker: Counting, own: bytes) -> list[bytes]:
-        """The answers of all but one. Each front is in them once, whether it ends meanwhile or is too busy to answer: it
-        has its last answer then. So a sum never falls."""
+        """The answers of all but one. Each front is in them once: one that ends meanwhile, or is too busy to answer,
+        with its last answer. So a sum never falls."""
         asker.keep(self.kind, own)
         fronts = list(self._fronts.values())
         await ask_each([front for front in fronts if front is not asker and front.is_serving], self.kind)

@@ -15,14 +15,14 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
 from palladio.http.generation.context import Context
-from palladio.http.storage.disk_errors import code_of, is_of_disk
+from palladio.http.storage.disk_errors import is_of_disk
 from palladio.http.storage.news import News
+from palladio.http.storage.retries import Retries
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import ConfigError
 
 MAX_VALIDATING, MAX_ANSWERING = 2, 8  # batches at a time
 
-_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds before a batch that could not go on is tried again
 _EXPIRE_INTERVAL = 60.0  # seconds between looks for files whose time has passed
 
 logger = logging.getLogger(__name__)
@@ -140,8 +140,9 @@ class BatchWorker:
         task = asyncio.current_task()
         assert task is not None
         run = BatchRun(self._context, self._files, self._store, self._claims, self._turns, self._now, batch_id)
-        pause = _FIRST_PAUSE
+        retries = Retries(self._database, self._news)
         while True:
+            retries.begin()
             try:
                 await run.run()
                 return
@@ -153,11 +154,9 @@ class BatchWorker:
                 # Of a full disk, whoever reads the log needs no traceback.
                 trace = None if is_of_disk(error) else error
                 cause = _first(error)
-                message = "Batch %s stopped and is retried in %.0f s: %s"
-                logger.error(message, batch_id, pause, cause, exc_info=trace)
-            is_away = self._database.is_shared and code_of(cause) == "database_unavailable"
-            await (self._news.wait if is_away else asyncio.sleep)(pause)  # the news: it is back
-            pause = min(2 * pause, _MAX_PAUSE)
+                message = "Batch %s stopped and is retried %s: %s"
+                logger.error(message, batch_id, retries.failed(cause), cause, exc_info=trace)
+            await retries.wait()
 
     async def _keep(self) -> None:
         interval, last_sweep = self._files.sweep_interval, -math.inf

@@ -49,8 +49,8 @@ class Peers(Protocol):
         ...
 
     async def tally(self, own: bytes) -> list[bytes]:
-        """What all others have counted (their answers to METRICS), those among them that have ended: each once, one that
-        does not answer with its last answer. Args: own: this front's answer."""
+        """What all others have counted (their answers to METRICS), those that have ended among them: each once, and one
+        that does not answer with its last answer. Args: own: this front's."""
         ...
 
     def note(self, event: Literal["serving", "ready"]) -> None:

@@ -6,6 +6,7 @@ from palladio.http.fronts.peers import METRICS, Peers
 from palladio.http.observability.front_counts import FrontCounts
 from palladio.http.observability.request_record import FrontMetrics
 
+
 def share_metrics(own: FrontMetrics, peers: Peers) -> None:
     """From now on other fronts get to know what this one has counted."""
 

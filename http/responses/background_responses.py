@@ -11,7 +11,10 @@ from palladio.http.responses.response_events import ResponseEvents, unmade_event
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
+from palladio.http.storage.database import Database
 from palladio.http.storage.disk_errors import disk_errors
+from palladio.http.storage.news import News
+from palladio.http.storage.retries import Retries
 from palladio.http.wire.errors import HttpError, any_error
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import OverloadedError
@@ -19,7 +22,6 @@ from palladio.runtime.interface.errors import OverloadedError
 logger = logging.getLogger(__name__)
 
 _UNENDED = ("queued", "in_progress")
-_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds before one that the disk did not take is stored again
 _PATIENCE = 1.0  # seconds that whoever cancels or follows one waits until its end is stored
 
 
@@ -42,9 +44,12 @@ class BackgroundResponses:
     before it does, another one can make it again.
     """
 
-    def __init__(self, engine: EngineClient, store: ResponseStore) -> None:
+    def __init__(self, engine: EngineClient, store: ResponseStore, database: Database) -> None:
+        """Args: database: of the store."""
         self._engine = engine
         self._store = store
+        self._database = database
+        self._news = News(database)
         self._running: dict[str, RunningResponse] = {}
         self._is_stopped = False
 
@@ -163,16 +168,16 @@ class BackgroundResponses:
             storing.cancel()
 
     async def _store_end(self, stored: StoredResponse) -> None:
-        pause = _FIRST_PAUSE
+        retries = Retries(self._database, self._news)
         while True:
+            retries.begin()
             try:
                 await self._store.finish(stored)
                 return
             except (OSError, sqlite3.Error, HttpError) as error:
-                message = "response %s could not be stored, which is tried again in %.0f s: %s"
-                logger.error(message, stored.id, pause, error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE)
+                message = "response %s could not be stored, which is tried again %s: %s"
+                logger.error(message, stored.id, retries.failed(error), error)
+            await retries.wait()
 
 
 async def _stop(running: RunningResponse) -> None:

@@ -65,12 +65,16 @@ class Database(Protocol):
     Attributes:
         server: the id of this server among those that use the database.
         is_shared: other servers may use it at the same time.
+        is_away: it cannot be used now, as far as is known. Whoever has subscribed is told after it can be again.
         failures: how often it could not be used, by the code of the error.
     """
 
     server: str
     is_shared: bool
     failures: collections.Counter[str]
+
+    @property
+    def is_away(self) -> bool: ...
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Does `work` in a thread, in one transaction; what it raises rolls back.

@@ -12,8 +12,13 @@ class News:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._came = asyncio.Event()
+        self._is_listening = False
 
     def listen(self) -> None:
+        """A second call does nothing."""
+        if self._is_listening:
+            return
+        self._is_listening = True
         loop = asyncio.get_running_loop()
 
         def wake() -> None:

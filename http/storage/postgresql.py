@@ -146,6 +146,10 @@ class PostgresqlDatabase:
         self._locks = Locks(self._connector, self.identity)
         self._heartbeat = Heartbeat(self._connector, lease, self._renew)
 
+    @property
+    def is_away(self) -> bool:
+        return self._heartbeat.trouble is not None
+
     async def run(self, work: Callable[[Connection], T]) -> T:
         return await outlasting(self._threads.submit(self._transact, work))
 

@@ -62,6 +62,7 @@ class SqliteDatabase:
     """
 
     is_shared = False
+    is_away = False
 
     def __init__(self, path: Path, schema: str, changes: Sequence[str] = ()) -> None:
         """

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 _DATABASE = ("tests/http/storage/test_postgresql.py",)
 _LEASES = ("tests/http/storage/test_leases.py",)
+_RETRIES = ("tests/http/storage/test_retries.py",)
 _BATCHES = ("tests/http/batches/test_many_servers.py",)
 _RESPONSES = ("tests/http/responses/test_many_servers.py",)
 _MIGRATION = ("tests/palladio/commands/test_migrate_storage.py",)
@@ -50,6 +51,34 @@ DATABASE_FAULTS = (
         "extract(epoch FROM pg_postmaster_start_time()) + %(lease)s",
         "0",
         _LEASES,
+    ),
+    Fault(
+        "nobody is told that the database is back",
+        "http/storage/postgresql_heartbeat.py",
+        "                    self._wake()  # of what",
+        "                    pass  # of what",
+        _DATABASE,
+    ),
+    Fault(
+        "who waits for the database does not hear that it is back",
+        "http/storage/retries.py",
+        "        self._news.listen()\n",
+        "",
+        _RETRIES,
+    ),
+    Fault(
+        "a batch waits a whole pause if the database came back during its last attempt",
+        "http/storage/retries.py",
+        'self._longest = AWAY_PAUSE if code_of(error) == "database_unavailable" else MAX_PAUSE',
+        "self._longest = MAX_PAUSE",
+        _RETRIES,
+    ),
+    Fault(
+        "pauses never get shorter again",
+        "http/storage/retries.py",
+        "            self._pause = FIRST_PAUSE\n        self._longest",
+        "            pass\n        self._longest",
+        _RETRIES,
     ),
     Fault(
         "a batch ends while other servers have its last lines",

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from palladio.http.batches import batch_worker
 from palladio.http.batches.batch_run import BatchRun
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.files import routes_files
@@ -19,6 +18,7 @@ from palladio.http.files.upload import Upload
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
+from palladio.http.storage import retries
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
@@ -142,7 +142,7 @@ async def test_an_answer_that_cannot_be_stored_makes_the_batch_wait(
         OSError(5, "Input/output error"),
     ]
     monkeypatch.setattr(ResponseStore, "add", failing(ResponseStore.add, errors))
-    monkeypatch.setattr(batch_worker, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.02)
     engine = FakeEngine(tokenizer, reply="x")
     engine.first_delay = delay
     async with serving(tmp_path, engine) as server:
@@ -159,7 +159,7 @@ async def test_a_line_that_is_run_again_takes_the_place_of_what_it_stored(
 ) -> None:
     errors: list[Exception] = [sqlite_error("disk I/O error", sqlite3.SQLITE_IOERR)]
     monkeypatch.setattr(BatchStore, "add_results", failing(BatchStore.add_results, errors))
-    monkeypatch.setattr(batch_worker, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.02)
     engine = FakeEngine(tokenizer, reply="x")
     async with serving(tmp_path, engine) as server:
         batch = await server.ended(await server.submit(jsonl([response_line(1, store=True)]), "/v1/responses"))

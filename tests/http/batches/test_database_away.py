@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from palladio.http.batches import batch_run, batch_worker
 from palladio.http.settings.http_config import HttpConfig
+from palladio.http.storage import retries
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
 from tests.fake_engine import MODEL, FakeEngine
@@ -50,9 +50,9 @@ def test_requests_that_store_nothing_go_on_others_are_a_503_and_batches_wait(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if seconds < 60:
-        monkeypatch.setattr(batch_run, "POLL", 0.2)
-        monkeypatch.setattr(batch_worker, "_FIRST_PAUSE", 0.2)
+    if seconds < 60:  # what goes on then, goes on because it is told that the database is back
+        monkeypatch.setattr(retries, "FIRST_PAUSE", 60.0)
+        monkeypatch.setattr(retries, "LOOK", 60.0)
     storage = Storage(tmp_path, shared=SharedDatabase(SecretUrl(own_postgres.url()), 2))
     with running_server(engine, HttpConfig(), storage=storage) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=PATIENCE)

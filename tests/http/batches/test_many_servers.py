@@ -228,6 +228,11 @@ async def test_a_clock_that_is_wrong_ends_no_batch(
         assert (await server.ended(batch_id)).status == "completed"
 
 
+async def select(storage: Storage, query: str, values: tuple[str, ...]) -> list[str]:
+    found = await storage.database.run(lambda connection: connection.execute(query, values).fetchall())
+    return [row["id"] for row in found]
+
+
 async def test_a_clock_that_is_wrong_expires_no_file_and_keeps_none(
     tmp_path: Path, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,3 +253,6 @@ async def test_a_clock_that_is_wrong_expires_no_file_and_keeps_none(
                 await files.get(past.id, SERVER)
             await files.expire()
             assert await files.get(kept.id, SERVER) == kept
+            query = "SELECT id FROM files WHERE id IN (?, ?)"
+            ids = (kept.id, past.id)
+            assert await select(storage, query, ids) == [kept.id], "its record stays"

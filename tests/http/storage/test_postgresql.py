@@ -19,6 +19,9 @@ from palladio.runtime.interface.errors import ConfigError
 from tests.postgres_server import PostgresServer, missing
 
 if missing() is None:
+    import psycopg
+
+    from palladio.http.storage import postgresql_heartbeat
     from palladio.http.storage.postgresql import PostgresqlDatabase
 
 pytestmark = pytest.mark.postgres
@@ -120,7 +123,7 @@ async def test_a_lock_whose_connection_has_ended_meanwhile_is_taken_at_once(
 ) -> None:
     assert await is_free(database, "a")
     await asyncio.wrap_future(database._locks.take("b"))
-    (pid,) = {database._locks._session.info.backend_pid}
+    pid = database._locks._session.info.backend_pid
     query = "SELECT pg_terminate_backend(?, 5000)"  # ms that it waits for the end
     await database.run(lambda connection: connection.execute(query, (pid,)).fetchall())
     assert await is_free(database, "a")
@@ -130,8 +133,6 @@ async def test_a_lock_whose_connection_has_ended_meanwhile_is_taken_at_once(
 async def test_a_transaction_that_stood_still_for_too_long_is_a_503(
     database: "PostgresqlDatabase", postgres: PostgresServer
 ) -> None:
-    import psycopg
-
     def work(connection: Connection) -> None:
         connection.execute("INSERT INTO t VALUES (1, NULL)")
         pid = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()["pid"]
@@ -157,6 +158,32 @@ async def test_subscribers_of_all_servers_hear_of_what_is_committed(
             await database.run(lambda connection: connection.notify())
             await asyncio.sleep(0.05)
     other.close()
+
+
+async def test_subscribers_hear_that_the_database_is_back(
+    database: "PostgresqlDatabase", postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_heartbeat, "_PAUSE", 0.02)
+    connector, heard = database._heartbeat._connector, threading.Event()
+    connect, is_away = connector.connect, threading.Event()
+
+    def refuse(**options: bool) -> object:
+        if is_away.is_set():
+            raise psycopg.OperationalError("no route to host")
+        return connect(**options)
+
+    monkeypatch.setattr(connector, "connect", refuse)
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%INTO servers%'"
+    is_away.set()
+    with psycopg.connect(postgres.url(), autocommit=True) as other:
+        async with asyncio.timeout(10):
+            while not database.is_away:  # until the heartbeat's connection, which may have just begun, has ended
+                other.execute(f"{end} AND pid <> pg_backend_pid()")
+                await asyncio.sleep(0.02)
+    database.subscribe(lambda: None if database.is_away else heard.set())
+    assert not heard.is_set()
+    is_away.clear()
+    assert await asyncio.to_thread(heard.wait, 10)
 
 
 async def test_missing_tables_are_told_with_the_remedy_and_all_goes_on_when_they_are_back(
