@@ -152,7 +152,9 @@ def gemma3_with_images(folder: Path, prefix: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+@pytest.mark.parametrize(
+    "prefix", ["language_model.model.", pytest.param("model.language_model.", marks=pytest.mark.slow)]
+)
 def test_the_text_model_of_a_model_with_images(prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     plain, model = load(make_checkpoint(tmp_path / "plain", "gemma3"))

@@ -327,6 +327,7 @@ def test_families_are_frozen() -> None:
         find_family("qwen3").name = "x"
 
 
+@pytest.mark.slow  # tests/http/tool_calls/test_linear_time.py has shorter texts of all families
 @pytest.mark.parametrize(
     ("name", "part"),
     [

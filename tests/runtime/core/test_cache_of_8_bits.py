@@ -43,7 +43,9 @@ def run(folder, **flags):
     return collector.tokens, np.array([*chosen, *shown])
 
 
-@pytest.mark.parametrize("name", ["fp8_e4m3", pytest.param("fp8_e5m2", marks=pytest.mark.slow), "int8"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("fp8_e4m3", "fp8_e5m2")), "int8"]
+)
 def test_it_is_as_if_keys_and_values_had_been_rounded(name, tmp_path, monkeypatch) -> None:
     folder = build_tiny_model_dir(tmp_path)
     flags = {"cuda_graph_bs": (1,), "json_model_override_args": json.dumps({"intermediate_size": WIDTHS[name]})}

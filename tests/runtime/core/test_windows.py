@@ -212,6 +212,7 @@ def run_on_meshes(folder: str) -> list[dict[str, Any]]:
     return [run_with_a_reset(folder, 1, 1, resets=False), run_with_a_reset(folder, 2, 2, resets=True)]
 
 
+@pytest.mark.slow  # test_states.py has such ranks, with windows and states
 def test_ranks_of_two_devices_that_lose_their_state_give_the_same_tokens(folder: Path) -> None:
     one, ranks = call_with_devices(__name__, "run_on_meshes", str(folder))
     assert_same(ranks, one, num_logprobs=60)
