@@ -25,8 +25,8 @@ if importlib.metadata.version("jaxlib") < "0.11":
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
 
-# Where in our source each operation of a program comes from: a twentieth of what tracing and compiling one takes, and of
-# interest to profiles alone, which have the scopes' names in any case.
+# Where in our source each operation of a program comes from: it takes a twentieth of tracing and compiling, and only
+# profiles are interested, which have the scopes' names in any case.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 # What clients of HTTP trust, which none of them needs: reading all authorities of the world takes 20 ms a client, and
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """One worker at a time imports a module: in a fresh clone the first compiles it, and all that it imports, for all."""
+    """One worker at a time imports a module: in a fresh clone the first compiles it and its imports for all."""
     with contextlib.ExitStack() as stack:
         if isinstance(collector, pytest.Module | pytest.Directory):  # a folder's conftest.py, too
             descriptor = os.open(collector.path, os.O_RDONLY)

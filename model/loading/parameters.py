@@ -71,9 +71,7 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
             setattr(nodes[keys[:-1]], str(keys[-1]), Narrow(node, NarrowProducts.of(kernels.target)))
 
 
-def _refusal_of_rounding(
-    node: Dense, storage: str, groups: tuple[int, int] | None, kernels: Kernels
-) -> str | None:
+def _refusal_of_rounding(node: Dense, storage: str, groups: tuple[int, int] | None, kernels: Kernels) -> str | None:
     """Why products of 8 bits on both sides cannot be had; None: they can. Where devices have cut the groups, rows would
     be rounded otherwise than on one device.
 
