@@ -40,8 +40,8 @@ class BlobStore(Protocol):
     def sweep_interval(self) -> float | None: ...
 
     async def settled_before(self) -> float:
-        """What was last written by this time, and belongs to no file, never will. Seconds since the epoch, by the
-        store's clock."""
+        """Contents that were written before this time and belong to no file will never get one. Seconds since the
+        epoch, by the store's clock."""
 
     async def check(self, identity: str) -> None:
         """Looks whether it can be used, and by this database.

@@ -35,9 +35,9 @@ FRONTS = (*FLAGS, "--api-server-count", "2")
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries."}], "max_tokens": 32}
 WIDTH = 8  # requests at a time, of each kind
 TOPICS = 6
-# By default, ten requests have to fail until the router leaves a dead server out, and one request's five attempts may
-# all be among them: now and then a whole answer is a 500, before servers of any kind.
-RETRIES = ("--cb-failure-threshold", "3")
+# By default, several requests have to fail until the router leaves a dead server out, and all attempts at one request may
+# be among them: now and then a whole answer is a 500.
+BREAKER = ("--cb-failure-threshold", "3")
 GONE = 0.3  # seconds until all processes of a server whose first one was killed have ended
 
 
@@ -56,7 +56,7 @@ def _router(*workers: str, policy: str = "round_robin", flags: Sequence[str] = (
         port, metrics_port = probe.getsockname()[1], of_metrics.getsockname()[1]
     command = [*COMMAND, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers, "--api-key", KEY]
     command += ["--policy", policy, "--log-level", "warning" if MODULE == "vllm_router" else "warn"]
-    command += [*flags, *RETRIES, "--health-check-interval-secs", "2", "--prometheus-port", str(metrics_port)]
+    command += [*flags, *BREAKER, "--health-check-interval-secs", "2", "--prometheus-port", str(metrics_port)]
     process = subprocess.Popen(command, start_new_session=True)
     try:
         url = f"http://127.0.0.1:{port}"

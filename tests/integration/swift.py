@@ -128,7 +128,7 @@ class Swift:
 
     @contextlib.contextmanager
     def read_only(self) -> Iterator[None]:
-        """All buckets may be read and listed, as their ACL says; what writes is a 403."""
+        """All buckets may be read and listed, as their ACL says; writes get a 403."""
         self._allow("")
         try:
             yield

@@ -182,6 +182,10 @@ def test_a_killed_replica_is_replaced_and_loses_only_its_requests(url, restarted
 def test_a_replica_whose_engine_is_dead_for_good_is_replaced(url, restarted):
     """It has had its one restart in the test above."""
     wait_until(all_run, SOON)
+    if not restarted:  # this test runs alone
+        restarted.append(processes("ServeReplica")[0])
+        killed = engine_of(restarted[0])
+        check_a_kill(url, killed, lambda: len(set(processes("engine_main")) - {killed}) == 2)
     (first,) = restarted
     check_a_kill(
         url,
