@@ -61,6 +61,7 @@ class EventPublisher:
         self._queued.bind(queue)
         self._queue.connect(queue)
         self._events.setsockopt(zmq.XPUB_NODROP, 1)  # else nobody could count what is dropped
+        self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)  # the same
         self.replay_endpoint = ""
         try:
             self.endpoint = _attach(self._events, "endpoint", settings.endpoint, rank)
@@ -138,10 +139,16 @@ class EventPublisher:
             return
         with self._lock:
             kept = list(self._kept)
-        for number, batch in kept:
-            if number >= first:
-                self._replay.send_multipart((*client, number, batch))
-        self._replay.send_multipart((*client, _END, b""))
+        wanted = [(number, batch) for number, batch in kept if number >= first]
+        try:
+            for answer in (*wanted, (_END, b"")):
+                self._replay.send_multipart((*client, *answer), zmq.NOBLOCK)
+        except zmq.Again:  # it has asked again without reading: it gets what waits, and not the end of this answer
+            self._num_undelivered += 1
+            self._warn()
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:  # it has gone
+                raise
 
     def _warn(self) -> None:
         if not self._has_warned:

@@ -1,6 +1,7 @@
 """KV events over real sockets: live, replayed, and to subscribers who read too slowly."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,6 +134,22 @@ def test_replay_sends_again_what_is_kept_to_any_kind_of_client(open_publisher: A
     request = connect(zmq.REQ, publisher.replay_endpoint)
     request.send((7).to_bytes(8, "big"))
     assert number_of(request.recv_multipart()) == 7
+
+
+def test_who_asks_for_replays_and_does_not_read_them_is_counted_and_keeps_nobody_waiting(
+    open_publisher: Any, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = open_publisher(buffer_steps=20)
+    for _ in range(20):
+        publisher.publish([BlockRemoved(list(range(1 << 16)))])  # 0.2 MB: the sockets' buffers do not hold many
+    slow = connect(zmq.DEALER, publisher.replay_endpoint, 1)
+    deadline = time.monotonic() + TIMEOUT / 1000
+    while not publisher.counts().num_event_drops:
+        slow.send((0).to_bytes(8, "big"))
+        assert time.monotonic() < deadline, "what does not get to it is not counted"
+    assert caplog.text.count("reads too slowly") == 1
+    other = connect(zmq.DEALER, publisher.replay_endpoint)
+    assert [number for number, _ in replay(other, 0)] == list(range(20))
 
 
 def test_a_slow_subscriber_loses_batches_that_replay_has_and_no_one_else_does(
