@@ -19,9 +19,9 @@ from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converte
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
 from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.weight_transforms import rows_of_parts
 from palladio.model.quantization_config import kinds_of
 from palladio.model.quantization_flag import MADE, QuantizationFlag
-from palladio.model.loading.weight_transforms import rows_of_parts
 from palladio.model.registry import find_family
 from palladio.model.weight_rules import WeightRule
 from palladio.model.weights.kinds import WeightKind, WeightKinds

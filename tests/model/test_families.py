@@ -362,7 +362,9 @@ def test_float8_with_a_scale_for_each_part_of_a_fused_tensor(tmp_path: Path) -> 
 
 def test_a_fused_tensor_with_too_many_scales_is_refused(tmp_path: Path) -> None:
     fused_float8(tmp_path, lambda scales: np.append(scales, np.float32(1)))
-    expected = r"_proj\.weight_scale .* has shape \(\d,\); .* needs \(\), or \(\d,\) with a scale for each part: .*again$"
+    expected = (
+        r"_proj\.weight_scale .* has shape \(\d,\); .* needs \(\), or \(\d,\) with a scale for each part: .*again$"
+    )
     with pytest.raises(CheckpointError, match=expected):
         load(tmp_path)
 
