@@ -62,7 +62,7 @@ class Awq(StoredFormat):
         """See StoredFormat."""
         return None if matches(self.ignored, module) else WeightKind("int4", self.group, has_zeros=True)
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat."""
         module = module_of(name)
         names = tuple(f"{module}.{part}" for part in ("qweight", "scales", "qzeros"))

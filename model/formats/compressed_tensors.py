@@ -142,7 +142,7 @@ class CompressedTensors(StoredFormat):
         scheme = None if matches(self.ignored, module) else self.scheme_of(module)
         return None if scheme is None else scheme.kind
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat. By the tensors: what has neither packed numbers nor those of 8 bits is plain."""
         module = module_of(name)
         weight = tensors.get(f"{module}.weight_packed") or tensors.get(name)
@@ -152,7 +152,7 @@ class CompressedTensors(StoredFormat):
         if scheme is None:
             raise CheckpointError(f"{weight} is quantized, but no target in quantization_config names its module")
         if weight.dtype == FLOAT8:
-            return float8_matrix(name, tensors, scheme.block)
+            return float8_matrix(name, tensors, scheme.block, parts)
         return _whole_numbers(module, weight, scheme, tensors)
 
 

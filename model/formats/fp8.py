@@ -72,16 +72,21 @@ class Fp8(StoredFormat):
             return None
         return WeightKind("float8_e4m3fn", None if self.block_size is None else self.block_size[1])
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat. By the tensors: one that is not float8 is plain."""
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != FLOAT8:
             return None
-        return float8_matrix(name, tensors, self.block_size)
+        return float8_matrix(name, tensors, self.block_size, parts)
 
 
-def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | None) -> StoredMatrix:
+def float8_matrix(
+    name: str, tensors: Tensors, block_size: tuple[int, int] | None, parts: Sequence[int] = ()
+) -> StoredMatrix:
     """A float8 tensor [out, in] or [E, out, in] with its scales.
+
+    Args:
+        parts: see StoredFormat.find.
 
     Raises:
         CheckpointError: they are missing or have another shape.
@@ -98,17 +103,22 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     if 0 in tensor.shape:
         raise CheckpointError(f"{tensor} has shape {tensor.shape}, and so no numbers: {DAMAGED}")
     scale, (*lead, num_rows, num_columns) = tensors[names[0]], tensor.shape
+    repeats: Sequence[int] = ()
+    of_parts: list[tuple[int, ...]] = []
     if block_size is None:
         of_all = [(*lead,), (*lead, 1), (*lead, 1, 1)]
         of_rows = [(*lead, num_rows), (*lead, num_rows, 1)]
-        expected = of_all + of_rows
-        block = (1 if scale.shape in of_rows else num_rows, num_columns)
+        of_parts = [(len(parts),), (len(parts), 1)] if len(parts) > 1 and sum(parts) == num_rows and not lead else []
+        expected = of_all + of_rows + of_parts
+        block = (1 if scale.shape in of_rows + of_parts else num_rows, num_columns)
+        repeats = parts if scale.shape in of_parts else ()
     else:
         block = block_size
         expected = [(*lead, -(-num_rows // block[0]), -(-num_columns // block[1]))]
     if scale.shape not in expected:
+        needed = f"{expected[0]}" + (f", or {of_parts[0]} with a scale for each part" if of_parts else "")
         raise CheckpointError(
-            f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {expected[0]}: weight_block_size in "
+            f"{scale} has shape {scale.shape}; {tensor.name} {tensor.shape} needs {needed}: weight_block_size in "
             f"config.json is of another checkpoint, or {DAMAGED}"
         )
     if scale.dtype not in _SCALES:
@@ -119,16 +129,23 @@ def float8_matrix(name: str, tensors: Tensors, block_size: tuple[int, int] | Non
     beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
     used = (name, *names, *(other for other in beside if other in tensors))
     kind = WeightKind("float8_e4m3fn", None if block_size is None else block_size[1])
-    return StoredMatrix(used, (tensor, scale), tensor.shape, kind, functools.partial(_unpack, tensor, scale, block))
+    unpack = functools.partial(_unpack, tensor, scale, block, repeats)
+    return StoredMatrix(used, (tensor, scale), tensor.shape, kind, unpack)
 
 
-def _unpack(tensor: Tensor, scale: Tensor, block: tuple[int, int], arrays: Sequence[HostArray]) -> FileMatrix:
+def _unpack(
+    tensor: Tensor, scale: Tensor, block: tuple[int, int], repeats: Sequence[int], arrays: Sequence[HostArray]
+) -> FileMatrix:
+    """Args: repeats: rows of each scale, if they are not equal; block then has one row."""
     values, scales = arrays
     if values.view(np.int8).max(initial=0) == _NAN or values.view(np.uint8).max(initial=0) == _NEGATIVE_NAN:
         raise CheckpointError(f"{tensor} has weights that are NaN: {DAMAGED}")
     *lead, rows, columns = values.shape
     shape = (*lead, -(-rows // block[0]), -(-columns // block[1]))
-    return FileMatrix(values, scales_of(scale, scales).reshape(shape), block)
+    found = scales_of(scale, scales)
+    if repeats:
+        found = np.repeat(found.reshape(-1), repeats)
+    return FileMatrix(values, found.reshape(shape), block)
 
 
 def _block_size(keys: Keys) -> tuple[int, int] | None:

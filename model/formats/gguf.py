@@ -45,7 +45,7 @@ class Gguf(StoredFormat):
         del module
         return None
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat."""
         tensor = tensors.get(name)
         if tensor is None:

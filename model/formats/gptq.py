@@ -112,7 +112,7 @@ class Gptq(StoredFormat):
         form = self.form_of(module)
         return None if form is None else form.kind
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat."""
         module = module_of(name)
         names = [f"{module}.{part}" for part in ("qweight", "scales", "qzeros", "g_idx")]

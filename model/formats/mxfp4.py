@@ -62,7 +62,7 @@ class Mxfp4(StoredFormat):
         """See StoredFormat."""
         return _KIND if ".experts." in module and not matches(self.ignored, module) else None
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """See StoredFormat."""
         module = module_of(name)
         names = (f"{module}_blocks", f"{module}_scales")

@@ -80,11 +80,12 @@ class StoredFormat:
         """
         raise NotImplementedError
 
-    def find(self, name: str, tensors: Tensors) -> StoredMatrix | None:
+    def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
         """The tensors of a matrix; None: it is not stored in this format.
 
         Args:
             name: as it would be called if it were stored plainly.
+            parts: rows of each matrix, where several lie in one tensor, one after another; they may have a scale each.
 
         Raises:
             CheckpointError: one is missing, or has another shape or dtype than the others ask for.

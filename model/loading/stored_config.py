@@ -19,6 +19,7 @@ from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converte
 from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
 from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.weight_transforms import rows_of_parts
 from palladio.model.quantization_config import kinds_of
 from palladio.model.quantization_flag import MADE, QuantizationFlag
 from palladio.model.registry import find_family
@@ -139,7 +140,8 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
     of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
-        matrix = find_matrix(name, tensors, config.quantization)
+        parts = rows_of_parts(rule.transform, config)
+        matrix = find_matrix(name, tensors, config.quantization, parts=parts)
         if matrix is None:
             return None
         if matrix.is_quantized:

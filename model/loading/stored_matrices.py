@@ -18,7 +18,12 @@ _OF_QUANTIZED = (".weight_scale", ".weight_scale_inv", ".qweight", ".weight_pack
 
 
 def find_matrix(
-    name: str, tensors: Tensors, stored: StoredFormat | None, *, inputs_first: bool = False
+    name: str,
+    tensors: Tensors,
+    stored: StoredFormat | None,
+    *,
+    inputs_first: bool = False,
+    parts: Sequence[int] = (),
 ) -> StoredMatrix | None:
     """A matrix, or any other parameter; None: there is none.
 
@@ -26,11 +31,12 @@ def find_matrix(
         name: of its tensor, if it is stored plainly.
         stored: how the checkpoint stores quantized matrices; None: it has none.
         inputs_first: see WeightRule.
+        parts: see StoredFormat.find.
 
     Raises:
         CheckpointError: tensors are missing, or do not fit together.
     """
-    found = None if stored is None else stored.find(name, tensors)
+    found = None if stored is None else stored.find(name, tensors, parts)
     tensor = tensors.get(name)
     if found is not None or tensor is None:
         return found

@@ -38,7 +38,7 @@ from palladio.model.loading.stored_matrices import (
 )
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Part
-from palladio.model.loading.weight_transforms import part_of
+from palladio.model.loading.weight_transforms import part_of, rows_of_parts
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
 from palladio.model.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
@@ -257,7 +257,13 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         for layer, expert in rule_places(rule, config, slots, storage):
             name, param = rule.name.format(layer=layer, expert=expert), rule.param.format(layer=layer)
             if name not in found:
-                found[name] = find_matrix(name, left, config.quantization, inputs_first=rule.inputs_first)
+                found[name] = find_matrix(
+                    name,
+                    left,
+                    config.quantization,
+                    inputs_first=rule.inputs_first,
+                    parts=rows_of_parts(rule.transform, config),
+                )
             matrix = found[name]
             if matrix is None:
                 missing.append(name)

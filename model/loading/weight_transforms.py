@@ -1,5 +1,6 @@
 """What each transform of the weight tables means: where a file's tensor lies in a parameter, and in which order."""
 
+from palladio.model.config import ModelConfig
 from palladio.model.experts_config import ExpertsConfig
 from palladio.model.latent_config import LatentConfig
 from palladio.model.loading.delta_transforms import delta_part
@@ -179,6 +180,17 @@ def _output(shape: tuple[int, ...], layout: TensorLayout) -> Part:
         if place is not None
     )
     return Part(file_shape, file_shape, (1, 0), boxes)
+
+
+def rows_of_parts(transform: Transform, stored: ModelConfig) -> tuple[int, ...]:
+    """Rows of each matrix that a file's tensor has one after another; none where it has one matrix, or where their rows
+    alternate. Args: stored: the model as the checkpoint has it."""
+    if transform in ("fused_gate", "fused_up"):
+        return (stored.intermediate_size,) * 2
+    if transform in ("fused_query", "fused_key", "fused_value"):
+        queries, keys = (heads * stored.head_size for heads in (stored.num_heads, stored.num_kv_heads))
+        return queries, keys, keys
+    return ()
 
 
 def _of_fused_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> Part:
