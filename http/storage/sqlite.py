@@ -100,7 +100,7 @@ class SqliteDatabase:
         self.failures[code] += 1
 
     async def sign_off(self, servers: Sequence[str]) -> None:
-        """There are no leases: see live_servers."""
+        """There are no leases: see left_by_others."""
 
     def now(self) -> float:
         return time.time()

@@ -35,8 +35,8 @@ FRONTS = (*FLAGS, "--api-server-count", "2")
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries."}], "max_tokens": 32}
 WIDTH = 8  # requests at a time, of each kind
 TOPICS = 6
-# By default, several requests have to fail until the router leaves a dead server out, and all attempts at one request may
-# be among them: now and then a whole answer is a 500.
+# By default, several requests have to fail until the router leaves a dead server out, and all attempts at one request
+# may be among them: now and then a whole answer is a 500.
 BREAKER = ("--cb-failure-threshold", "3")
 GONE = 0.3  # seconds until all processes of a server whose first one was killed have ended
 

@@ -51,8 +51,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "blocks take more rows than products do",
         "model/row_blocks.py",
-        "x.shape[0] <= few",
-        "few > 0",
+        "x.shape[0] <= most",
+        "most > 0",
         _BLOCKS,
     ),
     Fault(

@@ -101,8 +101,8 @@ ROUTER_FAULTS = (
     Fault(
         "batches that were dropped cannot be replayed",
         "runtime/process/event_publisher.py",
-        "if number >= first:",
-        "if number > first:",
+        "if number >= first]",
+        "if number > first]",
         ("tests/runtime/process/test_event_publisher.py",),
     ),
     Fault(
