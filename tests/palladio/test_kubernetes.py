@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from palladio.host_environment import DEFAULT_PORT
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.settings.http_config import HttpConfig
+from palladio.runtime.interface.kv_events_config import KVEventsSettings
 from palladio.server_args import parse_server_args
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
@@ -89,6 +90,22 @@ def test_arguments_are_flags_and_ports_are_the_servers(pod: str) -> None:
     assert ports.get("http", args.http.port) == args.http.port
     if pod == "leader":
         assert (ports["hosts"], ports["coordinator"]) == (DEFAULT_PORT, DEFAULT_PORT + 1)
+
+
+def test_servers_of_a_pool_publish_their_prefixes_each_under_its_own_address() -> None:
+    patch = yaml.safe_load((FOLDER / "pool" / "many-servers.yaml").read_text(encoding="utf-8"))
+    (change,) = patch["spec"]["template"]["spec"]["containers"]
+    assert change["name"] == container("server")["name"], "else it would be a second container"
+    args = parse_server_args(change["args"]).args
+    assert args.source.model_path == parse_server_args(container("server")["args"]).args.source.model_path
+    events = KVEventsSettings.of(args.cache.kv_events_config, 1)
+    assert events is not None
+    assert events.topic.split("@") == ["kv", "$(POD_IP)", "my-model"]
+    assert [(variable["name"], variable["valueFrom"]["fieldRef"]["fieldPath"]) for variable in change["env"]] == [
+        ("POD_IP", "status.podIP")
+    ]
+    ports = [f"tcp://*:{port['containerPort']}" for port in change["ports"]]
+    assert [events.endpoint, events.replay_endpoint] == ports
 
 
 def test_all_hosts_of_a_slice_run_the_same_command_on_all_chips() -> None:
