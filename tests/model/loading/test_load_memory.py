@@ -41,8 +41,11 @@ print(json.dumps(peak() - before))
 @pytest.mark.slow
 @pytest.mark.parametrize(("quantization", "share"), [("", 1.0), ("int8", 0.26), ("fp8", 0.26), ("int4", 0.29)])
 def test_peak(quantization, share, tmp_path):
-    """On a CPU the devices' memory is the host's, and 4 bits lie in a byte. Args: share: of the checkpoint's bytes that the
-    weights take."""
+    """On a CPU the devices' memory is the host's, and 4 bits lie in a byte.
+
+    Args:
+        share: of the checkpoint's bytes that the weights take.
+    """
     config = tiny_config(
         "llama3",
         hidden_size=1024,
