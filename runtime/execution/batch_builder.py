@@ -17,6 +17,7 @@ import numpy as np
 from palladio.runtime.execution.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import (
     Buckets,
@@ -25,7 +26,6 @@ from palladio.runtime.scheduling.scheduled_batch import (
     ScheduledStep,
     VerifyBucket,
 )
-from palladio.runtime.scheduling.slot_rooms import Slots
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (

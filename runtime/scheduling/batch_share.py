@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from palladio.runtime.interface.outputs import WaitReason, WaitTimes
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import (
     Buckets,
@@ -22,7 +23,6 @@ from palladio.runtime.scheduling.scheduled_batch import (
     SchedulerLimits,
 )
 from palladio.runtime.scheduling.slot_columns import SlotColumns
-from palladio.runtime.scheduling.slot_rooms import Slots
 
 
 class RunningRequests:

@@ -13,13 +13,13 @@ from typing import Literal
 
 from palladio.runtime.interface.messages import RankStats
 from palladio.runtime.scheduling.page_allocator import PageAllocator
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.slot_columns import SlotColumns
-from palladio.runtime.scheduling.slot_rooms import Slots
 from palladio.runtime.scheduling.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.window_pages import HeldWindow, PageGroups, PageIds, WindowPage

@@ -4,9 +4,9 @@ import numpy as np
 
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.scheduling.cache_manager import CacheManager
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
 from palladio.runtime.scheduling.slot_columns import SlotColumns
-from palladio.runtime.scheduling.slot_rooms import Slots
 from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows
 
 

@@ -9,10 +9,10 @@ from palladio.runtime.interface.cache_events import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.kv_budget import KVBudget, NewTokenRatio
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.slot_columns import Mask, SlotColumns
-from palladio.runtime.scheduling.slot_rooms import Slots
 
 MAX_FRUITLESS = 100  # preemptions in a row without a token: each needs a more urgent request with a long prompt
 

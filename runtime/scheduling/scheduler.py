@@ -18,10 +18,10 @@ from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, Runni
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.drafts import draft_rows, note_drafts
 from palladio.runtime.scheduling.kv_budget import KVBudget
+from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
 from palladio.runtime.scheduling.retractor import Retractor
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
-from palladio.runtime.scheduling.slot_rooms import Slots
 from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
 

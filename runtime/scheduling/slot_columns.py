@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.scheduling.slot_rooms import Counts, Rooms, Slots
+from palladio.runtime.scheduling.page_headroom import Counts, PageHeadroom, Slots
 
 TokenIds = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -80,7 +80,7 @@ class SlotColumns:
         self.num_changes = 0
         # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
         self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
-        self._rooms: Rooms | None = None  # theirs
+        self._headroom: PageHeadroom | None = None  # theirs
         self._same: _SameRows | None = None  # the last ones
         self._num_plain_steps = 0  # in which none of them reaches its `plain_until`
         # Steps of a token for each of these slots that the columns lack: how many are planned, and the tokens of those
@@ -142,11 +142,11 @@ class SlotColumns:
         self.unread[slot], self.revision[slot] = unread, revision
 
     def set_computed(self, slot: int, count: int) -> None:
-        self._rooms = None
+        self._headroom = None
         self.computed[slot] = count
 
     def set_free_until(self, slot: int, count: int) -> None:
-        self._rooms = None
+        self._headroom = None
         self.num_changes += count < int(self.free_until[slot])
         self.free_until[slot] = count
 
@@ -206,20 +206,20 @@ class SlotColumns:
         if self.are_roomy(slots):
             return None
         computed: Counts = self.computed[slots] + self.unsure[slots]
-        rooms = Rooms(self.free_until[slots] - computed, self.max_computed[slots] - computed)
-        if rooms.num_steps <= 0:
-            mask: Mask = rooms.room <= 0
+        headroom = PageHeadroom(self.free_until[slots] - computed, self.max_computed[slots] - computed)
+        if headroom.num_steps <= 0:
+            mask: Mask = headroom.room <= 0
             return mask
-        self._rooms, self._roomy, self._roomy_changes = rooms, slots, self.num_changes
-        self._num_roomy_steps = rooms.num_steps
+        self._headroom, self._roomy, self._roomy_changes = headroom, slots, self.num_changes
+        self._num_roomy_steps = headroom.num_steps
         return None
 
     def soon_full_again(self, slots: Slots) -> Slots:
         """As `soon_full`, of slots that were known to have room until the last step; nobody, where it takes a look."""
-        rooms = self._rooms
-        if rooms is None or slots is not self._roomy or self._roomy_changes != self.num_changes:
+        headroom = self._headroom
+        if headroom is None or slots is not self._roomy or self._roomy_changes != self.num_changes:
             return slots[:0]
-        return rooms.full(slots, self.page_size // 4)
+        return headroom.full(slots, self.page_size // 4)
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
         """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
@@ -239,11 +239,11 @@ class SlotColumns:
     def add_page(self, slots: Slots) -> None:
         """Each of them has room for a page of tokens more."""
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
-        if (rooms := self._rooms) is not None and rooms.slots is slots:
-            rooms.add_page(self.page_size)
-            self._num_roomy_steps = rooms.num_steps
+        if (headroom := self._headroom) is not None and headroom.slots is slots:
+            headroom.add_page(self.page_size)
+            self._num_roomy_steps = headroom.num_steps
         else:
-            self._rooms = None
+            self._headroom = None
 
     def plan_again(self, slots: Slots) -> tuple[Counts, int]:
         """Plans a row of a token for each of the slots of the last plan. Returns where each began some steps ago, and
@@ -267,7 +267,7 @@ class SlotColumns:
             Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
         """
         starts: Counts = self.computed[slots]
-        self._num_roomy_steps, self._rooms = 0, None
+        self._num_roomy_steps, self._headroom = 0, None
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens
@@ -281,7 +281,7 @@ class SlotColumns:
         self, slots: Slots | int, num_tokens: Counts | int, num_drafts: Counts | int, counts: Counts | int
     ) -> None:
         """Corrects the bounds: rows that were planned so have `counts` tokens."""
-        self._rooms = None
+        self._headroom = None
         computed = self.computed[slots] + counts - (num_tokens - num_drafts)
         # a row after it may have nothing left to compute
         self.computed[slots] = np.minimum(computed, self.max_computed[slots])

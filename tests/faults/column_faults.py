@@ -5,7 +5,7 @@ from tests.faults.fault import Fault
 _COLUMNS = "runtime/scheduling/slot_columns.py"
 _BUILDER = "runtime/execution/batch_builder.py"
 BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/test_step_rows.py",)
-LATE, _ROOMS = ("tests/runtime/scheduling/test_late_columns.py",), "runtime/scheduling/slot_rooms.py"
+LATE, _HEADROOM = ("tests/runtime/scheduling/test_late_columns.py",), "runtime/scheduling/page_headroom.py"
 REQUEST = ("tests/runtime/scheduling/test_request.py",)
 TABLE, DESK = ("tests/runtime/front/test_request_table.py",), ("tests/runtime/process/test_front_desk.py",)
 
@@ -76,7 +76,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "steps of several tokens use up room for one",
         _COLUMNS,
-        "        self._num_roomy_steps, self._rooms = 0, None\n        self.unread",
+        "        self._num_roomy_steps, self._headroom = 0, None\n        self.unread",
         "        self._num_roomy_steps -= 1\n        self.unread",
         ROWS,
     ),
@@ -96,7 +96,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a request that nobody looks at goes on behind its end",
-        _ROOMS,
+        _HEADROOM,
         "        self.left -= self.num_steps\n",
         "",
         LATE,

@@ -9,7 +9,7 @@ Counts = npt.NDArray[np.int64]
 _MANY = 128  # steps, where nobody needs any page
 
 
-class Rooms:
+class PageHeadroom:
     """How far requests that get a token a step are from their next page, as long as no other step is planned.
 
     Attributes:
