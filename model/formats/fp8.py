@@ -136,7 +136,7 @@ def float8_matrix(
 def _unpack(
     tensor: Tensor, scale: Tensor, block: tuple[int, int], repeats: Sequence[int], arrays: Sequence[HostArray]
 ) -> FileMatrix:
-    """Args: repeats: rows of each scale, if they are not equal; block then has one row."""
+    """Args: repeats: rows of each scale, where the parts of a tensor have one each; block then has one row."""
     values, scales = arrays
     if values.view(np.int8).max(initial=0) == _NAN or values.view(np.uint8).max(initial=0) == _NEGATIVE_NAN:
         raise CheckpointError(f"{tensor} has weights that are NaN: {DAMAGED}")

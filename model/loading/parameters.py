@@ -80,7 +80,7 @@ def _refusal_of_rounding(node: Dense, storage: str, groups: tuple[int, int] | No
     """
     target = kernels.target
     if node.inputs == 1 and node.values.ndim == 3:
-        return "experts multiply so"
+        return "experts have no products of 8 bits on both sides"
     if groups is not None:
         if target.platform == "tpu":
             return "there is no kernel of groups for TPUs"

@@ -61,7 +61,8 @@ def test_the_kind_that_is_told_is_the_one_that_runs(source: Path, tmp_path: Path
     to_fp8(experts, "block", keep=lambda name: "experts" not in name and "o_proj" not in name)
     _, model = load(experts, quantization="w8a8_fp8")
     assert {each for each in weight_bytes(model) if "fp8" in each} == {W8A8, W8A16}
-    told = f"matrices ({W8A16}) do not have activations rounded to 8 bits, since experts multiply so"
+    why = "experts have no products of 8 bits on both sides"
+    told = f"matrices ({W8A16}) do not have activations rounded to 8 bits, since {why}"
     assert [line.partition(" ")[2] for line in unrounded(model)] == [told]
 
 
