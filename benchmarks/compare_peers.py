@@ -12,7 +12,8 @@ out, with the reason.
 Each round starts every side once, in another order, and loads it with every workload: one repeat that is not counted,
 then --repeats. The server runs on --cores, the load on the others. A sample during which other programs used more than
 --others cores, or in which a request failed or came short, is refused: it is in the report but in no median. Ratios are
-Palladio's median by the best median of the peers in float32 and bfloat16, and by the best in 8 bits.
+Palladio's median by the best median of the peers in float32 and bfloat16, and by the best in 8 bits. --cpu avx2 shows
+all sides a CPU with AVX2 and nothing newer (avx2_cpu.c), and builds llama.cpp for one.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from typing import Any
 
 from checkpoints import make_checkpoint
 from compare_hf import Prompts
-from peer_builds import BuildError, build_llama_server, to_gguf
+from peer_builds import BuildError, avx2_library, build_llama_server, to_gguf
 from report import report, write
 from server_process import RunningServer, cpu_seconds_of_tree, exit_on_sigterm, provenance, running_server
 from serving import WORKLOADS
@@ -117,7 +118,7 @@ def sides_of(args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Wor
         makers["palladio-flags"] = lambda: Side("palladio-flags", None, {"": [*palladio, *args.flags]})
 
     def llama(dtype: str, bits: int) -> Side:
-        build = build_llama_server(args.cache / "peers", jobs=len(args.cores))
+        build = build_llama_server(args.cache / "peers", jobs=len(args.cores), for_avx2=args.cpu == "avx2")
         gguf = to_gguf(build, checkpoint, dtype, args.transformers)
         # Its threads, slots and cache for the whole load; the cache of float32 weights in float32, as Palladio's is.
         common = [str(build.server), "--model", str(gguf), "--threads", threads, "--threads-batch", threads]
@@ -149,13 +150,16 @@ def sides_of(args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Wor
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], cores: Sequence[int]) -> Iterator[RunningServer]:
+def started(command: Sequence[str], cores: Sequence[int], *, as_avx2: bool) -> Iterator[RunningServer]:
     """The server on its cores. Shows the end of its log if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         pinned = ["taskset", "-c", ",".join(map(str, cores)), *command]
+        environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(len(cores))}
+        if as_avx2:
+            environment["LD_PRELOAD"] = str(avx2_library(Path(folder)))
         try:
-            with running_server(pinned, log, {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(len(cores))}) as one:
+            with running_server(pinned, log, environment) as one:
                 yield one
         except (RuntimeError, TimeoutError) as error:
             raise BuildError(f"{error}; its log ends with: {log.read_text(errors='replace')[-600:]}") from error
@@ -189,7 +193,7 @@ def run_side(
     for variant, command in side.variants.items():
         start = time.perf_counter()
         try:
-            with started(command, args.cores) as server:
+            with started(command, args.cores, as_avx2=args.cpu == "avx2") as server:
                 assert server.process is not None, "see `started`"
                 found.setdefault("ready_seconds", {})[variant] = round(time.perf_counter() - start, 1)
                 target = Target(f"{server.url}/v1", model, "chat", dict(side.extra))
@@ -264,6 +268,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = ("single", "small", "many", "prefix", "long")
     parser.add_argument("--workloads", nargs="+", choices=names, default=names)
     parser.add_argument("--cores", default="0,1", help="of the servers")
+    parser.add_argument("--cpu", choices=("this", "avx2"), default="this", help="avx2: hide what is newer than AVX2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2, help="of a workload in a round, beside the first")
     parser.add_argument("--others", type=float, default=0.3, help="cores that other programs may use during a sample")
@@ -284,7 +289,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     exit_on_sigterm()
     os.sched_setaffinity(0, os.sched_getaffinity(0) - set(args.cores) or set(args.cores))
-    figures: dict[str, Any] = provenance() | {"cpu_features": cpu_features(), "cores": args.cores, "models": {}}
+    features = [name for name in cpu_features() if args.cpu == "this" or name in ("avx2", "fma", "f16c")]
+    figures: dict[str, Any] = provenance() | {"cpu_features": features, "cores": args.cores, "models": {}}
     print(f"CPU features: {' '.join(figures['cpu_features'])}", file=sys.stderr)
     for model in args.models:
         checkpoint = make_checkpoint(model, args.cache)

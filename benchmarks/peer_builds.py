@@ -14,9 +14,11 @@ from typing import Final
 
 VERSION: Final = "0.3.36"  # of llama-cpp-python, whose package holds llama.cpp's source
 SETTINGS: Final = (
-    *("CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "BUILD_SHARED_LIBS=OFF", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF"),
+    *("CMAKE_BUILD_TYPE=Release", "BUILD_SHARED_LIBS=OFF", "LLAMA_CURL=OFF", "LLAMA_OPENSSL=OFF"),
     *("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_TOOLS=ON", "LLAMA_BUILD_SERVER=ON"),
 )
+NATIVE: Final = ("GGML_NATIVE=ON",)
+AVX2: Final = ("GGML_NATIVE=OFF", "GGML_AVX2=ON", "GGML_FMA=ON", "GGML_F16C=ON", "GGML_BMI2=ON")
 # The script knows pre-tokenizers by a hash of what they make of a text; those of our checkpoints are Qwen 2's. It looks
 # for a sentencepiece tokenizer first, and for the package that reads one; ours are byte pairs.
 CONVERT: Final = """
@@ -43,14 +45,18 @@ class LlamaBuild:
     server: Path
 
 
-def build_llama_server(cache: Path, *, jobs: int) -> LlamaBuild:
+def build_llama_server(cache: Path, *, jobs: int, for_avx2: bool = False) -> LlamaBuild:
     """llama.cpp's server; built at the first call, which takes minutes.
+
+    Args:
+        for_avx2: for a CPU with AVX2 and nothing newer, not for this one.
 
     Raises:
         BuildError: there is no compiler, no way to the package registry, or the build failed.
     """
     folder = cache / f"llama-cpp-python-{VERSION}"
-    build = LlamaBuild(folder / "source", folder / "build" / "bin" / "llama-server")
+    target = folder / ("build-avx2" if for_avx2 else "build")
+    build = LlamaBuild(folder / "source", target / "bin" / "llama-server")
     if build.server.is_file():
         return build
     missing = [name for name in ("cmake", "c++") if shutil.which(name) is None]
@@ -60,10 +66,24 @@ def build_llama_server(cache: Path, *, jobs: int) -> LlamaBuild:
     if not build.source.is_dir():
         _fetch(build.source)
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    flags = [f"-D{setting}" for setting in SETTINGS]
-    _run(["cmake", "-S", str(build.source), "-B", str(folder / "build"), *generator, *flags])
-    _run(["nice", "cmake", "--build", str(folder / "build"), "--target", "llama-server", "-j", str(jobs)])
+    flags = [f"-D{setting}" for setting in (*SETTINGS, *(AVX2 if for_avx2 else NATIVE))]
+    _run(["cmake", "-S", str(build.source), "-B", str(target), *generator, *flags])
+    _run(["nice", "cmake", "--build", str(target), "--target", "llama-server", "-j", str(jobs)])
     return build
+
+
+def avx2_library(folder: Path) -> Path:
+    """What LD_PRELOAD names to show programs a CPU with AVX2 and nothing newer (avx2_cpu.c); compiled into `folder`.
+
+    Raises:
+        BuildError: there is no compiler, or this CPU answers `cpuid` to every program.
+    """
+    flags = Path("/proc/cpuinfo")
+    if not flags.is_file() or "cpuid_fault" not in flags.read_text().split():
+        raise BuildError("hiding features of a CPU needs Linux and a CPU with cpuid_fault")
+    library = folder / "avx2_cpu.so"
+    _run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("avx2_cpu.c")), "-ldl"])
+    return library
 
 
 def to_gguf(build: LlamaBuild, checkpoint: Path, dtype: str, python: str) -> Path:

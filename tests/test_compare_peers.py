@@ -1,6 +1,8 @@
 """benchmarks/compare_peers.py: what counts, and what comes of it; no peer is built or started."""
 
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,3 +83,19 @@ def test_a_peer_that_cannot_be_built_is_left_out_with_the_reason(peers, monkeypa
     sides = list(peers.sides_of(args, tmp_path, [peers.WORKLOADS["single"]]))
     assert [side.name for side in sides] == ["palladio"]
     assert "llama-f32 is left out: building llama.cpp needs cmake and c++" in capsys.readouterr().err
+
+
+def test_programs_can_be_shown_a_cpu_without_avx512(peers, tmp_path):
+    """What XLA, our C++ and llama.cpp choose their code by."""
+    if "cpuid_fault" not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip("this CPU answers cpuid to every program")
+    script = (
+        "import jax; from palladio.pallas_kernels.target import Target; import jax.numpy as jnp;"
+        "kind = Target.of(jax.devices()[0]).kind; ones = jnp.ones((64, 64));"
+        "code = jax.jit(lambda a, b: jnp.exp(a @ b)).lower(ones, ones).compile();"
+        "print(kind, float(code(ones, ones)[0, 0]) > 1e27)"
+    )
+    library = peers.avx2_library(tmp_path)
+    environment = os.environ | {"LD_PRELOAD": str(library), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["avx2", "True"]
