@@ -17,6 +17,7 @@ from palladio.early_signals import (
     raise_on_interrupt,
     raise_on_terminate,
 )
+from palladio.without_torch import hide_torch_from_transformers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     serves = command == "serve"
     if argv is None:
         end_at_once(*((0, 0) if serves else (INTERRUPTED, TERMINATED)))
+        if serves:
+            hide_torch_from_transformers()
     run: Any = vars(importlib.import_module(COMMANDS[command].module))[COMMANDS[command].function]
     if argv is None and not serves:  # the server has its own handlers by the time that it starts an engine
         raise_on_interrupt()

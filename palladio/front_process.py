@@ -35,6 +35,7 @@ from palladio.runtime.interface.front_number import PARENT
 from palladio.runtime.process.channel import Ask, Channel, Tell, read_first
 from palladio.runtime.process.shared_state import ModelCall, SharedState
 from palladio.runtime.telemetry.logs import configure_logging
+from palladio.without_torch import hide_torch_from_transformers
 
 EVERY: Final = -1  # to whom a question goes: all other fronts
 TALLY: Final = -2  # of what all fronts have counted
@@ -235,4 +236,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    hide_torch_from_transformers()
     sys.exit(main())

@@ -25,6 +25,7 @@ from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.server_args import ServerArgs, names_model, parse_server_args
+from palladio.without_torch import hide_torch_from_transformers
 from palladio.worker_host import WorkerHostRequest, become_worker_host
 
 # XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85
@@ -164,4 +165,5 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
 
 
 if __name__ == "__main__":
+    hide_torch_from_transformers()
     sys.exit(main())

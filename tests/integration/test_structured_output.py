@@ -1,15 +1,18 @@
 """Structured output over the wire: what the SDK asks for is what comes back, or a 400 that says why not."""
 
 import concurrent.futures
+import importlib.util
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
 
 from palladio import Engine, InvalidRequestError
+from palladio.utils import _descendants
 from tests.integration.serving import CHAT, COMPLETIONS, DECODE_SIZES, GENERATE, LIMITS, MODEL, error_of
 
 MESSAGES = [{"role": "user", "content": "Tell me about Paris."}]
@@ -227,3 +230,12 @@ def test_offline(checkpoint, cache_dir):
         assert RULE.fullmatch(capital["text"])
         with pytest.raises(InvalidRequestError, match="unclosed group"):
             engine.generate("x", {"regex": "(a"})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch, which must stay out")
+def test_no_process_of_a_server_loads_torch(server) -> None:
+    answer = server.post(COMPLETIONS, {"model": MODEL, "prompt": "Hello", "max_tokens": 40, "regex": "[a-c]{3}"})
+    assert re.fullmatch("[a-c]{3}", answer.json()["choices"][0]["text"])
+    pids = [server.process.pid, *_descendants(server.process.pid)]
+    assert len(pids) >= 2
+    assert [pid for pid in pids if "libtorch" in Path(f"/proc/{pid}/maps").read_text()] == []
