@@ -69,6 +69,7 @@ def test_in_the_background_every_request_is_served_from_the_first_programs_on(bu
     core = engine.core()
     assert mixed_requests(core).run().tokens == expected
     assert core._scheduler.buckets == full.core()._scheduler.buckets
+    assert set(engine.programs) == set(full.programs)  # so it is as fast from here on
 
 
 def test_programs_that_arrive_while_requests_run_are_used_from_the_next_step_on(build, held, full, expected):
