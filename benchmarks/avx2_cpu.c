@@ -34,13 +34,20 @@ static void answer(unsigned leaf, unsigned part, unsigned out[4]) {
     if (leaf == 7 && part == 1) out[0] = out[1] = out[2] = out[3] = 0; /* AVX-VNNI, AVX512_BF16, AMX_FP16, AVX10 */
 }
 
+static int real_sigaction(int number, const struct sigaction *action, struct sigaction *old) {
+    static int (*real)(int, const struct sigaction *, struct sigaction *);
+    if (real == NULL) real = (int (*)(int, const struct sigaction *, struct sigaction *))dlsym(RTLD_NEXT, "sigaction");
+    return real(number, action, old);
+}
+
 static void on_fault(int number, siginfo_t *info, void *context) {
     (void)info;
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
     unsigned short instruction;
     memcpy(&instruction, (void *)registers[REG_RIP], sizeof instruction);
-    if (number != SIGSEGV || instruction != CPUID_INSTRUCTION) { /* a real fault: once more, without us */
-        signal(number, SIG_DFL);
+    if (instruction != CPUID_INSTRUCTION) { /* a real fault: once more, without us */
+        struct sigaction none = {.sa_handler = SIG_DFL};
+        real_sigaction(number, &none, NULL);
         return;
     }
     unsigned out[4];
@@ -54,11 +61,15 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     registers[REG_RIP] += 2;
 }
 
+/* Ours stays, whoever asks for another: compilers, and Python's faulthandler. */
 int sigaction(int number, const struct sigaction *action, struct sigaction *old) {
-    static int (*real)(int, const struct sigaction *, struct sigaction *);
-    if (real == NULL) real = (int (*)(int, const struct sigaction *, struct sigaction *))dlsym(RTLD_NEXT, "sigaction");
-    if (number == SIGSEGV && action != NULL && action->sa_sigaction != on_fault) return 0; /* ours stays */
-    return real(number, action, old);
+    return number == SIGSEGV && action != NULL ? 0 : real_sigaction(number, action, old);
+}
+
+void (*signal(int number, void (*handler)(int)))(int) {
+    static void (*(*real)(int, void (*)(int)))(int);
+    if (real == NULL) real = (void (*(*)(int, void (*)(int)))(int))dlsym(RTLD_NEXT, "signal");
+    return number == SIGSEGV ? SIG_DFL : real(number, handler);
 }
 
 static int is_hidden(const char *flag) {
@@ -103,6 +114,6 @@ OPEN(open64)
 
 __attribute__((constructor)) static void begin(void) {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    sigaction(SIGSEGV, &action, NULL);
+    real_sigaction(SIGSEGV, &action, NULL);
     refuse_cpuid(1);
 }

@@ -22,11 +22,13 @@ struct Lanes;
 template <>
 struct Lanes<8> {
   typedef float Floats __attribute__((vector_size(32)));
+  typedef float Anywhere __attribute__((vector_size(32), aligned(4)));  // numbers of a row
   typedef int32_t Ints __attribute__((vector_size(32)));
 };
 template <>
 struct Lanes<16> {
   typedef float Floats __attribute__((vector_size(64)));
+  typedef float Anywhere __attribute__((vector_size(64), aligned(4)));
   typedef int32_t Ints __attribute__((vector_size(64)));
 };
 

@@ -101,20 +101,43 @@ PALLADIO_CLONES inline void Attend16(const Attention& a, const Span& span, int64
 constexpr int64_t kFew = 4;  // query heads of a kv head, which are faster one by one
 
 // The sums of eight vectors.
-__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats Fold(const Lanes<16>::Floats* parts) {
-  __m256 halves[kTile];
-  for (int i = 0; i < kTile; ++i) {
-    const float* numbers = (const float*)&parts[i];
-    halves[i] = _mm256_add_ps(_mm256_loadu_ps(numbers), _mm256_loadu_ps(numbers + 8));
-  }
-  const __m256 first = _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3]));
-  const __m256 last = _mm256_hadd_ps(_mm256_hadd_ps(halves[4], halves[5]), _mm256_hadd_ps(halves[6], halves[7]));
+__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats Fold(const Lanes<8>::Floats* parts) {
+  const __m256* p = (const __m256*)parts;
+  const __m256 first = _mm256_hadd_ps(_mm256_hadd_ps(p[0], p[1]), _mm256_hadd_ps(p[2], p[3]));
+  const __m256 last = _mm256_hadd_ps(_mm256_hadd_ps(p[4], p[5]), _mm256_hadd_ps(p[6], p[7]));
   return (Lanes<8>::Floats)_mm256_add_ps(_mm256_permute2f128_ps(first, last, 0x20),
                                          _mm256_permute2f128_ps(first, last, 0x31));
 }
 
+// The scores of a tile's keys: of each the sums of every 16th product, which are added up in the same order for any L,
+// the numbers of a register.
+template <int L>
+__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats ScoresOf(const float* query,
+                                                                                          const float* const* rows,
+                                                                                          int64_t H) {
+  typedef typename Lanes<L>::Floats Floats;
+  typedef typename Lanes<L>::Anywhere Anywhere;
+  Lanes<8>::Floats halves[kTile] = {};
+  for (int64_t place = 0; place < 16; place += L) {
+    Floats parts[kTile] = {};
+    for (int64_t h = place; h < H; h += 16) {
+      const Floats column = *(const Anywhere*)(query + h);
+      for (int i = 0; i < kTile; ++i) parts[i] += column * *(const Anywhere*)(rows[i] + h);
+    }
+    for (int i = 0; i < kTile; ++i) {
+      const float* numbers = (const float*)&parts[i];
+      for (int lane = 0; lane < L; lane += 8) {
+        const Lanes<8>::Floats eight = *(const Lanes<8>::Anywhere*)(numbers + lane);
+        halves[i] = place + lane ? halves[i] + eight : eight;
+      }
+    }
+  }
+  return Fold(halves);
+}
+
 // As AttendSpan, for a few heads of a multiple of 16 numbers, one head after the other: the numbers of a head lie in the
-// lanes, and the scores of a tile's keys in one vector.
+// lanes, and the scores of a tile's keys in one vector. L: numbers of a register.
+template <int L>
 __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(const Attention& a, const Span& span,
                                                                              int64_t lanes, float* state) {
   typedef Lanes<8>::Floats Eight;
@@ -138,12 +161,7 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(c
     AskForTile(a, ahead);
     const Places is_real = kPlaces < int32_t(count);
     for (int64_t r = 0; r < lanes; ++r) {
-      Lanes<16>::Floats parts[kTile] = {};
-      for (int64_t h = 0; h < H; h += 16) {
-        const Wide column = *(const Wide*)(own + r * H + h);
-        for (int i = 0; i < kTile; ++i) parts[i] += column * *(const Wide*)(rows[i] + h);
-      }
-      Eight scores = Fold(parts);
+      Eight scores = ScoresOf<L>(own + r * H, rows, H);
       if (a.soft_cap != 0) Cap<8>(scores, a.soft_cap);
       float highest = peak[r];
       for (int i = 0; i < kTile; ++i) highest = scores[i] > highest ? scores[i] : highest;
@@ -174,11 +192,11 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(c
 
 __attribute__((target("arch=x86-64-v4"))) inline void AttendFewWide(const Attention& a, const Span& span, int64_t lanes,
                                                                     float* state) {
-  AttendFew(a, span, lanes, state);
+  AttendFew<16>(a, span, lanes, state);
 }
 __attribute__((target("arch=x86-64-v3"))) inline void AttendFewNarrow(const Attention& a, const Span& span, int64_t lanes,
                                                                       float* state) {
-  AttendFew(a, span, lanes, state);
+  AttendFew<8>(a, span, lanes, state);
 }
 
 // Joins the spans of one request and kv head: states [spans, groups, (2 + H) * L].
