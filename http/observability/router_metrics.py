@@ -41,7 +41,8 @@ ROUTER_LIMITS: tuple[Metric[EngineReady], ...] = (
 
 
 def _prefix_cache(prefix: str) -> tuple[Metric[EngineStats], ...]:
-    looked_up, found = "Prompt tokens that were looked up in the prefix cache", "Prompt tokens found in the prefix cache"
+    looked_up = "Prompt tokens that were looked up in the prefix cache"
+    found = "Prompt tokens that were found in the prefix cache"
     return (
         Metric("counter", f"vllm:{prefix}_queries", looked_up, one(lambda stats: stats.total.num_prompt_tokens)),
         Metric("counter", f"vllm:{prefix}_hits", found, one(lambda stats: stats.total.num_hit_tokens)),
