@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -39,7 +40,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
         yield made
     finally:
         made.thaw()
+        made.stop(signal.SIGKILL)  # an orderly end would first hear of all that came meanwhile
         made.remove()
+
+
+def url_of(server: PostgresServer) -> SecretUrl:
+    return SecretUrl(f"{server.url()}?connect_timeout=2")
 
 
 def count(connection: Connection) -> int:
@@ -51,7 +57,7 @@ def add(connection: Connection) -> None:
 
 
 async def test_who_waits_is_told_that_it_is_away_and_all_goes_on_later(server: PostgresServer) -> None:
-    with contextlib.closing(PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 1, lease=2.0)) as database:
+    with contextlib.closing(PostgresqlDatabase(url_of(server), TABLES, CHANGES, 1, lease=2.0)) as database:
         async with database.exclusive("a") as is_ours:
             assert is_ours
             assert await database.run(count) == 0
@@ -77,7 +83,7 @@ async def test_who_waits_is_told_that_it_is_away_and_all_goes_on_later(server: P
 
 
 def test_a_server_can_end_meanwhile(server: PostgresServer) -> None:
-    database = PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 2, lease=2.0)
+    database = PostgresqlDatabase(url_of(server), TABLES, CHANGES, 2, lease=2.0)
     asyncio.run(database.run(count))
     server.freeze()
     closing = threading.Thread(target=database.close, daemon=True)
@@ -95,6 +101,6 @@ async def test_who_gets_an_answer_in_time_is_left_alone(server: PostgresServer) 
             connection.execute("SELECT pg_sleep(0.4)")
         return count(connection)
 
-    with contextlib.closing(PostgresqlDatabase(SecretUrl(server.url()), TABLES, CHANGES, 1)) as database:
+    with contextlib.closing(PostgresqlDatabase(url_of(server), TABLES, CHANGES, 1)) as database:
         assert await database.run(slow) == 1
         assert await database.run(count) == 1
