@@ -112,6 +112,20 @@ class PostgresServer:
         self.process.wait(30)
         self.process = None
 
+    def freeze(self) -> None:
+        """It says nothing any more, and keeps its connections, until `thaw`."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        pid = self.process.pid
+        for each in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
+
     def remove(self) -> None:
         """Stops it, and nothing is left."""
         self.stop()

@@ -123,8 +123,9 @@ class BatchWorker:
                 elif self._tasks:
                     await self._let_go()
             except (OSError, sqlite3.Error, HttpError) as error:
-                trace = None if is_of_disk(error) else error
-                logger.error("Cannot look for batches: %s", error, exc_info=trace)
+                if not self._database.is_away:  # the log has that, once
+                    trace = None if is_of_disk(error) else error
+                    logger.error("Cannot look for batches: %s", error, exc_info=trace)
 
     def _forget(self, batch_id: str, task: asyncio.Task[None]) -> None:
         tasks = self._tasks[batch_id]

@@ -79,8 +79,9 @@ class UnfinishedResponses:
                 for response_id in await self._store.ended(self._background.unended):
                     await self._background.drop(response_id)
             except (OSError, sqlite3.Error, HttpError) as error:
-                trace = None if is_of_disk(error) else error
-                logger.error("Cannot look for unfinished responses: %s", error, exc_info=trace)
+                if not self._context.storage.database.is_away:  # the log has that, once
+                    trace = None if is_of_disk(error) else error
+                    logger.error("Cannot look for unfinished responses: %s", error, exc_info=trace)
 
     async def stop(self) -> None:
         """Begins no further ones. Those that run may go on as long as the engine does."""

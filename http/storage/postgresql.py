@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 import psycopg
@@ -23,6 +24,7 @@ from palladio.http.storage.database import Connection, Cursor, outlasting
 from palladio.http.storage.disk_errors import code_of
 from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
 from palladio.http.storage.postgresql_locks import Locks
+from palladio.http.storage.postgresql_patience import Patience
 from palladio.http.storage.postgresql_schema import of_postgresql
 from palladio.http.storage.postgresql_session import (
     CHANGED,
@@ -53,9 +55,12 @@ DATABASE_FULL = ErrorBody(
 
 _ATTEMPTS = 6  # at a transaction: deadlocks, and connections that turn out to be dead
 _TOLD_AGAIN = 60.0  # seconds before the log says the same of missing tables
+_ANSWER = 30.0  # seconds for a statement, or a commit
+_ANSWER_AWAY = 5.0  # the same, while the heartbeat finds no database
 _QUIET = 1.0  # seconds after a connection failed in which none is tried: whoever asks hears so at once
 _SCHEMA_LOCK = 0x70616C6C6164696F  # "palladio", as a number: held while tables are made
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_NO_LIMIT = contextlib.nullcontext[None]
 _VERSION = """
 CREATE TABLE IF NOT EXISTS palladio_schema (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -86,20 +91,24 @@ class _Transaction:
     skip_locked: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
     clock: ClassVar[str] = _CLOCK
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limit: Callable[[], AbstractContextManager[None]] = _NO_LIMIT) -> None:
+        """Args: limit: of the time that a statement takes."""
         self._session = session
+        self._limit = limit
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
-        cursor: Cursor = self._session.execute(_translated(statement), _plain(values), binary=True)
+        with self._limit():
+            cursor: Cursor = self._session.execute(_translated(statement), _plain(values), binary=True)
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> object:
-        with self._session.cursor() as cursor:
+        with self._limit(), self._session.cursor() as cursor:
             cursor.executemany(_translated(statement), [_plain(row) for row in rows])
         return None
 
     def notify(self) -> None:
-        self._session.execute(f"NOTIFY {CHANNEL}")  # PostgreSQL sends it with the commit
+        with self._limit():
+            self._session.execute(f"NOTIFY {CHANNEL}")  # PostgreSQL sends it with the commit
 
 
 class PostgresqlDatabase:
@@ -143,8 +152,9 @@ class PostgresqlDatabase:
                 self._renew(session)
         except psycopg.Error as error:
             raise ConfigError(f"--database-url {self._connector.explain(error)}") from None
-        self._locks = Locks(self._connector, self.identity)
-        self._heartbeat = Heartbeat(self._connector, lease, self._renew)
+        self._patience = Patience()
+        self._locks = Locks(self._connector, self.identity, self._patience)
+        self._heartbeat = Heartbeat(self._connector, lease, self._renew, self._patience)
 
     @property
     def is_away(self) -> bool:
@@ -196,15 +206,20 @@ class PostgresqlDatabase:
         self._locks.close()
         for session in self._sessions.values():
             session.close()
+        self._patience.close()
+
+    def _limit(self, session: Session) -> AbstractContextManager[None]:
+        return self._patience.limit(session, _ANSWER_AWAY if self.is_away else _ANSWER)
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         for _ in range(_ATTEMPTS):
             session = self._session()
             try:
                 try:
-                    result = work(_Transaction(session))
+                    result = work(_Transaction(session, functools.partial(self._limit, session)))
                 except BaseException:
-                    session.rollback()
+                    with self._limit(session):
+                        session.rollback()
                     raise
             except psycopg.errors.DiskFull as error:
                 self._say_unavailable(error)
@@ -224,7 +239,8 @@ class PostgresqlDatabase:
 
     def _commit(self, session: Session) -> None:
         try:
-            session.commit()
+            with self._limit(session):
+                session.commit()
         except LOST as error:
             self._drop(session)
             self._say_unavailable(error)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import psycopg
 
+from palladio.http.storage.postgresql_patience import Patience
 from palladio.http.storage.postgresql_session import CHANGED, LOST, Connector, Session
 
 CHANNEL = "palladio"
 
 _RENEWALS = 4  # of a lease while it lasts
 _PAUSE = 1.0  # seconds before a new connection
+_ANSWER = 10.0  # seconds for a renewal; a database that takes longer is as good as gone
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +33,11 @@ class Heartbeat:
             once when the database's server ends.
     """
 
-    def __init__(self, connector: Connector, lease: float, renew: Callable[[Session], None]) -> None:
+    def __init__(
+        self, connector: Connector, lease: float, renew: Callable[[Session], None], patience: Patience
+    ) -> None:
         self._connector = connector
+        self._patience = patience
         self._interval = lease / _RENEWALS
         self._renew = renew
         self._subscribers: list[Callable[[], None]] = []
@@ -60,7 +65,8 @@ class Heartbeat:
         while not is_ended:
             try:
                 with self._connector.connect(autocommit=True) as session:
-                    session.execute(f"LISTEN {CHANNEL}")
+                    with self._patience.limit(session, _ANSWER):
+                        session.execute(f"LISTEN {CHANNEL}")
                     self._beat(session)
                     self._wake()  # of what came in between, and for who waits for the database
                     while not (is_ended := self._wait(session)):
@@ -71,7 +77,8 @@ class Heartbeat:
                 is_ended = bool(select.select([self._ended], [], [], _PAUSE)[0])
 
     def _beat(self, session: Session) -> None:
-        self._renew(session)
+        with self._patience.limit(session, _ANSWER):
+            self._renew(session)
         self.trouble = None
 
     def _wait(self, session: Session) -> bool:

@@ -7,8 +7,11 @@ import logging
 
 import psycopg
 
+from palladio.http.storage.postgresql_patience import Patience
 from palladio.http.storage.postgresql_session import DATABASE_AWAY, LOST, Connector, Session
 from palladio.http.wire.errors import HttpError
+
+_ANSWER = 30.0  # seconds
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +23,9 @@ class Locks:
         space: names of other spaces are others.
     """
 
-    def __init__(self, connector: Connector, space: str) -> None:
+    def __init__(self, connector: Connector, space: str, patience: Patience) -> None:
         self._connector = connector
+        self._patience = patience
         self._space = space
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database-locks")
         self._session: Session | None = None
@@ -46,7 +50,8 @@ class Locks:
         try:
             if self._session is None or self._session.closed:
                 self._session = self._connector.connect(autocommit=True)
-            found = self._session.execute("SELECT pg_try_advisory_lock(%s) AS ours", (self._key(name),)).fetchall()
+            with self._patience.limit(self._session, _ANSWER):
+                found = self._session.execute("SELECT pg_try_advisory_lock(%s) AS ours", (self._key(name),)).fetchall()
         except LOST as error:
             self._forget()
             if not is_new:  # it ended since it was last used, maybe long ago: a new one tells how things are now
@@ -61,7 +66,8 @@ class Locks:
         self._held.discard(name)
         if self._session is not None:
             try:
-                self._session.execute("SELECT pg_advisory_unlock(%s)", (self._key(name),))
+                with self._patience.limit(self._session, _ANSWER):
+                    self._session.execute("SELECT pg_advisory_unlock(%s)", (self._key(name),))
             except LOST:
                 self._forget()
 

@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from palladio.runtime.interface.errors import ConfigError
 
 FLAG = "--kv-events-config"
-_MAX_PORT, _MAX_COUNT = 65535, 2**31 - 1
+MAX_COUNT = 2**31 - 1  # ZeroMQ's
+_MAX_PORT = 65535
 EventFormat = Literal["array", "map"]
 _LEAST = {"buffer_steps": 1, "hwm": 0, "max_queue_size": 1}
 
@@ -64,8 +65,8 @@ class KVEventsSettings:
             raise ConfigError(f'{FLAG}: event_format must be "array" or "map", got {self.event_format!r}')
         for name, least in _LEAST.items():
             count = vars(self)[name]
-            if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= _MAX_COUNT:
-                raise ConfigError(f"{FLAG}: {name} must be in {least} … {_MAX_COUNT}, got {count!r}")
+            if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= MAX_COUNT:
+                raise ConfigError(f"{FLAG}: {name} must be in {least} … {MAX_COUNT}, got {count!r}")
         place = _Place.of("endpoint", self.endpoint, num_ranks)
         if self.replay_endpoint is None:
             return

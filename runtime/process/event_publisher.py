@@ -20,7 +20,7 @@ import zmq
 
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.event_counts import EventCounts
-from palladio.runtime.interface.kv_events_config import FLAG, KVEventsSettings, at_rank, is_bound
+from palladio.runtime.interface.kv_events_config import FLAG, MAX_COUNT, KVEventsSettings, at_rank, is_bound
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _PATIENCE = 1.0  # seconds that an orderly end takes at most
@@ -56,7 +56,9 @@ class EventPublisher:
             _open(context, zmq.PULL, 1),
             _open(context, zmq.PUSH, settings.max_queue_size),
             _open(context, zmq.PUB, settings.hwm),
-            _open(context, zmq.ROUTER, settings.buffer_steps + 1),  # one whole answer
+            # Two whole answers: ZeroMQ learns only once in half of that many messages what has been read, so after an
+            # answer that was read to its end there may be room for one.
+            _open(context, zmq.ROUTER, min(2 * (settings.buffer_steps + 1), MAX_COUNT)),
         )
         self._queued.bind(queue)
         self._queue.connect(queue)
@@ -71,9 +73,16 @@ class EventPublisher:
             for socket in sockets:
                 socket.close()
             raise
-        logger.info("KV events of data-parallel rank %d: %s, replay: %s", rank, self.endpoint, self.replay_endpoint)
+        logger.info("KV events of data-parallel rank %d: %s", rank, self._describe(settings))
         self._thread = threading.Thread(target=self._run, name=f"kv-events-{rank}", daemon=True)
         self._thread.start()
+
+    def _describe(self, settings: KVEventsSettings) -> str:
+        """Who connects to whom: an endpoint that looks like one to bind may be one to connect to."""
+        binds = is_bound(settings.endpoint)
+        told = "subscribers connect to" if binds else "it connects to subscribers at"
+        asked = f", {'and' if binds else 'which'} ask for replays at {self.replay_endpoint}"
+        return f"{told} {self.endpoint}{asked if self.replay_endpoint else ''}"
 
     def counts(self) -> EventCounts:
         return EventCounts(num_event_batches=self._next, num_event_drops=self._num_unqueued + self._num_undelivered)

@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 _DATABASE = ("tests/http/storage/test_postgresql.py",)
+_SILENCE = ("tests/http/storage/test_silent_database.py",)
 _LEASES = ("tests/http/storage/test_leases.py",)
 _RETRIES = ("tests/http/storage/test_retries.py",)
 _BATCHES = ("tests/http/batches/test_many_servers.py",)
@@ -16,6 +17,13 @@ DATABASE_FAULTS = (
         "is_free, values = left_by_others(connection, me)",
         'is_free, values = "server IS NULL", ()',
         _BATCHES,
+    ),
+    Fault(
+        "whoever asks a database that hangs waits for it",
+        "http/storage/postgresql_patience.py",
+        "if now >= until:",
+        "if now >= until + 3600:",
+        _SILENCE,
     ),
     Fault(
         "each server answers all lines",

@@ -1,9 +1,13 @@
 """The manifests of deploy/kubernetes fit each other, the server's flags and its routes."""
 
+import copy
 import functools
+import json
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,9 @@ from palladio.server_args import parse_server_args
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 BUILT = ("one-pod", "slice", "pool", "monitoring")
 SCHEMAS = "1.34"  # Kubernetes'
-OWN_KINDS = {"LeaderWorkerSet", "InferencePool", "HTTPRoute", "ServiceMonitor"}  # of extensions: no schema at hand
+MODELS = {"HTTPRoute": "gateway-api", "ServiceMonitor": "prometheus-operator"}  # kind: package of npm
+NODE_FOLDER = FOLDER.parents[1] / ".venv-deploy"
+OWN_KINDS = {"LeaderWorkerSet", "InferencePool", "HTTPRoute", "ServiceMonitor"}  # of extensions
 
 
 @functools.cache
@@ -165,6 +171,41 @@ def test_each_file_has_the_schema_of_its_kind(name: str) -> None:
     for kind, each in objects(name).items():
         if kind not in OWN_KINDS:
             validator.validate(each, SCHEMAS, strict=True)
+
+
+def complaints(checked: Sequence[dict[str, Any]]) -> str:
+    """What the types of a kind say, and then, if nothing, its validator, which does not see fields that it lacks."""
+    if shutil.which("node") is None or not (NODE_FOLDER / "node_modules" / ".installed").exists():
+        pytest.skip("needs node and packages of npm (make deploy-check)")
+    lines = []
+    for each in checked:
+        kind = each["kind"]
+        module = f"@kubernetes-models/{MODELS[kind]}/{each['apiVersion']}/{kind}"
+        fields = {name: each[name] for name in each.keys() - {"apiVersion", "kind"}}  # the class has these
+        lines += [f"import {{{kind}}} from {json.dumps(module)};", f"new {kind}({json.dumps(fields)}).validate();"]
+    with tempfile.TemporaryDirectory(dir=NODE_FOLDER) as name:
+        file = Path(name) / "check.mjs"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        types = ["--noEmit", "--allowJs", "--checkJs", "--strict", "--skipLibCheck", "--module", "nodenext"]
+        for command in ([NODE_FOLDER / "node_modules" / ".bin" / "tsc", *types], ["node"]):
+            done = subprocess.run([*command, file], check=False, capture_output=True, text=True)
+            if done.returncode != 0:
+                return done.stdout + done.stderr
+    return ""
+
+
+def test_routes_and_monitors_have_the_types_of_their_kinds() -> None:
+    checked = [objects("pool")["HTTPRoute"], objects("monitoring")["ServiceMonitor"]]
+    assert {each["kind"] for each in checked} == MODELS.keys()
+    assert complaints(checked) == ""
+    route, monitor = copy.deepcopy(checked)
+    route["spec"]["rules"][0]["timeouts"]["requests"] = "0s"
+    monitor["spec"]["endpoints"][0]["intervall"] = "15s"
+    found = complaints([route, monitor])
+    assert ("'\"requests\"' does not exist" in found, "'\"intervall\"' does not exist" in found) == (True, True), found
+    route = copy.deepcopy(checked[0])
+    route["spec"]["rules"][0]["timeouts"]["request"] = "none"
+    assert "timeouts/request must match pattern" in complaints([route])
 
 
 @pytest.mark.parametrize("pod", ["server", "leader", "worker"])

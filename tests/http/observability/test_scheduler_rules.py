@@ -78,13 +78,17 @@ def test_a_pod_with_several_ranks_is_one_sample_under_vllm_s_names(http: httpx.C
 
 
 def test_production_stack_finds_load_models_and_sleep(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.ranks = [RANK]
+    engine.ranks = [dataclasses.replace(RANK, num_prompt_tokens=40, num_hit_tokens=10)]
     last = {
         sample.name: sample.value
         for family in text_string_to_metric_families(http.get("/metrics").text)
         for sample in family.samples
     }
     assert (last["vllm:num_requests_running"], last["vllm:num_requests_waiting"]) == (3, 2)
+    assert last["vllm:gpu_cache_usage_perc"] == last["vllm:kv_cache_usage_perc"] == 0.25
+    for prefix in ("gpu_prefix_cache", "prefix_cache"):
+        assert (last[f"vllm:{prefix}_queries_total"], last[f"vllm:{prefix}_hits_total"]) == (40, 10)
+    assert last["vllm:gpu_prefix_cache_hit_rate"] == 0.25
     assert [model["id"] for model in http.get("/v1/models").json()["data"]] == [MODEL]
     assert http.get("/is_sleeping").json() == {"is_sleeping": False}
     assert http.get("/health").status_code == 200

@@ -1,6 +1,7 @@
 """KV events over real sockets: live, replayed, and to subscribers who read too slowly."""
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import zmq
 
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.event_counts import EventCounts
-from palladio.runtime.interface.kv_events_config import KVEventsSettings
+from palladio.runtime.interface.kv_events_config import MAX_COUNT, KVEventsSettings
 from palladio.runtime.process.event_publisher import EventPublisher
 from palladio.runtime.scheduling.tree_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.runtime import kv_consumer
@@ -134,6 +135,40 @@ def test_replay_sends_again_what_is_kept_to_any_kind_of_client(open_publisher: A
     request = connect(zmq.REQ, publisher.replay_endpoint)
     request.send((7).to_bytes(8, "big"))
     assert number_of(request.recv_multipart()) == 7
+
+
+def test_who_reads_each_replay_to_its_end_gets_all_of_the_next_one(open_publisher: Any, connect: Connect) -> None:
+    """ZeroMQ learns of messages that were read only now and then; until then it takes them for waiting ones."""
+    publisher = open_publisher(buffer_steps=50)
+    for block in range(50):
+        publisher.publish([BlockRemoved([block])])
+    client = connect(zmq.DEALER, publisher.replay_endpoint)
+    for _ in range(5):
+        assert [number for number, _ in replay(client, 0)] == list(range(50))
+    assert publisher.counts().num_event_drops == 0
+
+
+def test_the_largest_counts_are_taken(open_publisher: Any, connect: Connect) -> None:
+    publisher = open_publisher(buffer_steps=MAX_COUNT, hwm=MAX_COUNT, max_queue_size=MAX_COUNT)
+    publisher.publish([BlockRemoved([1])])
+    assert [number for number, _ in replay(connect(zmq.DEALER, publisher.replay_endpoint), 0)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        ("tcp://[::ffff:127.0.0.1]:*", r"subscribers connect to tcp://\[::ffff:127.0.0.1\]:\d+, and ask for replays"),
+        ("tcp://127.0.0.1:9", "it connects to subscribers at tcp://127.0.0.1:9, which ask for replays"),
+    ],
+)
+def test_the_log_says_who_connects_to_whom(
+    open_publisher: Any, endpoint: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        publisher = open_publisher(endpoint)
+    assert re.search(f"KV events of data-parallel rank 0: {told}", caplog.text), caplog.text
+    if "::" in endpoint:
+        assert publisher.endpoint.startswith("tcp://[::ffff:127.0.0.1]:"), "of that address alone"
 
 
 def test_who_asks_for_replays_and_does_not_read_them_is_counted_and_keeps_nobody_waiting(
