@@ -185,6 +185,17 @@ def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
         raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}: {_OF_ANOTHER}")
 
 
+def check_groups(tensor: Tensor, num_inputs: int, group: int | None) -> None:
+    """Of a matrix of which nothing but the number of its groups tells their size: groups of other sizes are as many, if
+    the last one may be short.
+
+    Raises:
+        CheckpointError: they do not divide its inputs.
+    """
+    if group is not None and num_inputs > group and num_inputs % group:
+        raise CheckpointError(f"{tensor} has {num_inputs} inputs, which groups of {group} do not divide: {_OF_ANOTHER}")
+
+
 def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
     """Of signed numbers that the file has a byte for each.
 
