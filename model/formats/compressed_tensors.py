@@ -15,6 +15,7 @@ from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
     DAMAGED,
     MAX_BLOCK,
+    OF_ANOTHER,
     StoredFormat,
     StoredMatrix,
     Tensor,
@@ -151,13 +152,14 @@ class CompressedTensors(StoredFormat):
             return None
         scheme = self.scheme_of(module) or (self.schemes[0] if len(self.schemes) == 1 else None)
         if scheme is None:
-            raise CheckpointError(f"{weight} is quantized, but no target in quantization_config names its module")
+            raise CheckpointError(
+                f"{weight} is quantized, but no target in config_groups names its module: {OF_ANOTHER}"
+            )
         if weight.dtype == FLOAT8:
             return float8_matrix(name, tensors, scheme.block, parts)
         if scheme.storage == "float8_e4m3fn":
             raise CheckpointError(
-                f"{weight} has dtype {weight.dtype}, but type in quantization_config.config_groups is float: "
-                "config.json is of another checkpoint, download it again"
+                f"{weight} has dtype {weight.dtype}, but type in config_groups is float: {OF_ANOTHER}"
             )
         return _whole_numbers(module, weight, scheme, tensors)
 

@@ -14,6 +14,7 @@ from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
     DAMAGED,
     MAX_NAMES,
+    OF_ANOTHER,
     StoredFormat,
     StoredMatrix,
     Tensor,
@@ -121,7 +122,9 @@ class Gptq(StoredFormat):
         if weight is None:
             return None
         if form is None:
-            raise CheckpointError(f"{weight} is quantized, but quantization_config.dynamic says that it is not")
+            raise CheckpointError(
+                f"{weight} is quantized, but quantization_config.dynamic says that it is not: {OF_ANOTHER}"
+            )
         packed = 32 // form.bits
         of = f"{weight} of {form.bits} bits in groups of {form.group or 'all inputs'}"
         expect(weight, [(*weight.shape, 1, 1)[:2]], ["I32"], of)

@@ -25,6 +25,7 @@ def damaged(path: Path, name: str, change: Callable[[np.ndarray], np.ndarray | N
 
 
 UP = "model.layers.1.mlp.up_proj."
+OTHERS = {"targets": ["re:.*other"], "weights": {"type": "int", **FOUR}}  # that there are not
 
 
 def broken(array: np.ndarray, value: float) -> np.ndarray:
@@ -223,7 +224,27 @@ def test_whole_numbers_where_config_json_says_floats(case: str, tmp_path: Path) 
     path = checkpoint(tmp_path, case)
     text = (path / "config.json").read_text()
     (path / "config.json").write_text(text.replace('"type": "int"', '"type": "float"'))
-    with pytest.raises(CheckpointError, match=r"q_proj\.weight\w* in .* has dtype I\d+, but type in .* is float: conf"):
+    with pytest.raises(CheckpointError, match=r"q_proj\.weight\w* in .* has dtype I\d+, but type in .* is float: quan"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "message"),
+    [
+        ("gptq", {"dynamic": {"-:.*up_proj": {}}}, "quantization_config.dynamic says that it is not"),
+        ("ct 4 bits", {"config_groups": dict.fromkeys("ab", OTHERS)}, "no target in config_groups names its module"),
+    ],
+)
+def test_quantized_modules_of_which_config_json_says_nothing(
+    case: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = checkpoint(tmp_path, case)
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] |= change
+    write_json(path / "config.json", config)
+    with pytest.raises(
+        CheckpointError, match=rf"_proj\.\w+ in .* is quantized, but {message}: quant.* download it again"
+    ):
         load(path)
 
 
