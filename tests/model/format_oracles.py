@@ -97,7 +97,8 @@ def int8(weight: Array, scale: Array, zero_point: Array | None) -> Array:
         zero = 0 if zero_point is None else signed(zero_point[output, 0])
         return np.float32(signed(weight[output, place]) - zero) * np.float32(scale[output, 0])
 
-    return filled(*weight.shape, number)
+    num_outputs, num_inputs = weight.shape
+    return filled(num_outputs, num_inputs, number)
 
 
 def e4m3(byte: int) -> np.float32:
@@ -115,7 +116,9 @@ def float8(weight: Array, scale: Array, block: tuple[int, int]) -> Array:
         block: rows and columns of a scale, the last of which may be cut short.
     """
     rows, columns = block
-    return filled(
-        *weight.shape,
-        lambda output, place: e4m3(weight[output, place]) * np.float32(scale[output // rows, place // columns]),
-    )
+    num_outputs, num_inputs = weight.shape
+
+    def number(output: int, place: int) -> np.float32:
+        return e4m3(weight[output, place]) * np.float32(scale[output // rows, place // columns])
+
+    return filled(num_outputs, num_inputs, number)
