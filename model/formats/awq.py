@@ -12,6 +12,7 @@ from palladio.model.formats.stored_format import (
     StoredMatrix,
     Tensor,
     Tensors,
+    check_groups,
     expect,
     group_size,
     matches,
@@ -72,6 +73,7 @@ class Awq(StoredFormat):
         of = f"{weight} in groups of {self.group or 'all inputs'}"
         expect(weight, [(*weight.shape, 1, 1)[:2]], ["I32"], of)
         num_inputs, num_packed = weight.shape
+        check_groups(weight, num_inputs, self.group)
         scales, zeros = (required([part], tensors, weight) for part in names[1:])
         num_groups = -(-num_inputs // (self.group or num_inputs))
         expect(scales, [(num_groups, num_packed * _PACKED)], ["F16", "BF16", "F32"], of)

@@ -15,11 +15,13 @@ from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
     DAMAGED,
     MAX_BLOCK,
+    OF_ANOTHER,
     StoredFormat,
     StoredMatrix,
     Tensor,
     Tensors,
     check_bits,
+    check_groups,
     expect,
     group_size,
     matches,
@@ -150,9 +152,15 @@ class CompressedTensors(StoredFormat):
             return None
         scheme = self.scheme_of(module) or (self.schemes[0] if len(self.schemes) == 1 else None)
         if scheme is None:
-            raise CheckpointError(f"{weight} is quantized, but no target in quantization_config names its module")
+            raise CheckpointError(
+                f"{weight} is quantized, but no target in config_groups names its module: {OF_ANOTHER}"
+            )
         if weight.dtype == FLOAT8:
             return float8_matrix(name, tensors, scheme.block, parts)
+        if scheme.storage == "float8_e4m3fn":
+            raise CheckpointError(
+                f"{weight} has dtype {weight.dtype}, but type in config_groups is float: {OF_ANOTHER}"
+            )
         return _whole_numbers(module, weight, scheme, tensors)
 
 
@@ -178,47 +186,57 @@ def _whole_numbers(module: str, weight: Tensor, scheme: Scheme, tensors: Tensors
     if scheme.has_order or (scheme.group is not None and f"{module}.weight_g_idx" in tensors):
         read.append(required([f"{module}.weight_g_idx"], tensors, weight))
         expect(read[-1], [(num_inputs,)], ["I32"], of)
+    else:
+        check_groups(weight, num_inputs, scheme.group)
+    if is_packed and f"{module}.weight_shape" in tensors:
+        read.append(tensors[f"{module}.weight_shape"])
+        expect(read[-1], [(2,)], ["I64", "I32"], of)
     beside = ("weight_shape", "weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point", "output_scale")
     names = [f"{module}.weight_packed" if is_packed else f"{module}.weight", f"{module}.weight_scale"]
     names += [f"{module}.{part}" for part in beside if f"{module}.{part}" in tensors]
-    unpack = functools.partial(_unpack, scheme, read, (num_inputs, num_groups), has_zeros=has_zeros)
+    unpack = functools.partial(_unpack, scheme, read, (num_inputs, num_groups))
     return StoredMatrix(tuple(names), tuple(read), (num_outputs, num_inputs), scheme.kind, unpack)
 
 
 def _unpack(
-    scheme: Scheme, tensors: Sequence[Tensor], counts: tuple[int, int], arrays: Sequence[HostArray], *, has_zeros: bool
+    scheme: Scheme, tensors: Sequence[Tensor], counts: tuple[int, int], arrays: Sequence[HostArray]
 ) -> FileMatrix:
-    """Args: tensors: of which the arrays are. counts: of inputs and of groups. has_zeros: zero points are the third."""
+    """Args: tensors: of which the arrays are. counts: of inputs and of groups."""
     weight, scales, *rest = arrays
     scale, (num_inputs, num_groups) = tensors[1], counts
+    others = {tensor.name.rpartition(".")[2]: (tensor, array) for tensor, array in zip(tensors[2:], rest, strict=True)}
     for tensor, array in zip(tensors, arrays, strict=True):
         if array.dtype == np.int8:
             check_bits(tensor, array, scheme.bits)
     values = unpack_columns(weight, scheme.bits) if weight.dtype == np.int32 else weight
+    if (told := others.get("weight_shape")) and tuple(told[1]) != (len(values), num_inputs):
+        raise CheckpointError(
+            f"{told[0]} is {told[1].tolist()}, but {tensors[0]} has {[len(values), num_inputs]}: {DAMAGED}"
+        )
     factors = np.broadcast_to(scales_of(scale, scales).reshape(-1, num_groups), (len(values), num_groups))
-    zeros = rest.pop(0) if has_zeros else None
+    zeros_tensor, zeros = others.get("weight_zero_point", (None, None))
     if zeros is not None and zeros.dtype == np.int32:
         zeros = unpack_rows(zeros, scheme.bits)[: len(values)]
     if zeros is not None and scheme.is_symmetric:
         if zeros.any():
             raise CheckpointError(
-                f"{tensors[2]} has zero points other than 0, but symmetric in quantization_config.config_groups is "
+                f"{zeros_tensor} has zero points other than 0, but symmetric in quantization_config.config_groups is "
                 "true: set it to false in config.json"
             )
         zeros = None
     if zeros is not None:
         zeros = np.broadcast_to(zeros.reshape(-1, num_groups), factors.shape)
     block = (1, scheme.group or num_inputs)
-    if rest and not scheme.has_order and (rest[0] != np.arange(num_inputs) // block[1]).any():
+    order, groups = others.get("weight_g_idx", (None, None))
+    if groups is not None and not scheme.has_order and (groups != np.arange(num_inputs) // block[1]).any():
         raise CheckpointError(
-            f"{tensors[-1]} has an order of its own, but actorder in quantization_config.config_groups "
+            f"{order} has an order of its own, but actorder in quantization_config.config_groups "
             'is not "group": set actorder to "group" in config.json'
         )
-    if not scheme.has_order:
+    if groups is None or not scheme.has_order:
         return FileMatrix(values, factors, block, zeros)
-    groups = rest[0]
     if groups.min() < 0 or groups.max() >= num_groups:
-        raise CheckpointError(f"{tensors[-1]} names groups outside of 0 … {num_groups - 1}: {DAMAGED}")
+        raise CheckpointError(f"{order} names groups outside of 0 … {num_groups - 1}: {DAMAGED}")
     wide = values.astype(np.float32) - (0 if zeros is None else zeros[:, groups])
     return FileMatrix(wide * factors[:, groups])
 

@@ -14,10 +14,12 @@ from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (
     DAMAGED,
     MAX_NAMES,
+    OF_ANOTHER,
     StoredFormat,
     StoredMatrix,
     Tensor,
     Tensors,
+    check_groups,
     check_pattern,
     expect,
     group_size,
@@ -120,7 +122,9 @@ class Gptq(StoredFormat):
         if weight is None:
             return None
         if form is None:
-            raise CheckpointError(f"{weight} is quantized, but quantization_config.dynamic says that it is not")
+            raise CheckpointError(
+                f"{weight} is quantized, but quantization_config.dynamic says that it is not: {OF_ANOTHER}"
+            )
         packed = 32 // form.bits
         of = f"{weight} of {form.bits} bits in groups of {form.group or 'all inputs'}"
         expect(weight, [(*weight.shape, 1, 1)[:2]], ["I32"], of)
@@ -133,6 +137,8 @@ class Gptq(StoredFormat):
         if form.has_order or (names[3] in tensors and form.group is not None):
             read.append(required(names[3:], tensors, weight))
             expect(read[3], [(num_inputs,)], ["I32"], of)
+        else:
+            check_groups(weight, num_inputs, form.group)
         unpack = functools.partial(self._unpack, form, read, num_groups)
         used = tuple(part for part in names if part in tensors)
         return StoredMatrix(used, tuple(read), (num_outputs, num_inputs), form.kind, unpack)
@@ -149,9 +155,11 @@ class Gptq(StoredFormat):
             if form.bits == 4:
                 lows[lows == 8] = -8  # 15 stands for 0
         if form.is_symmetric and lows.any():
+            is_other_form = (lows == (1 if self.stores_less else -1)).all()
+            other_form = f"checkpoint_format to {'gptq_v2' if self.stores_less else 'gptq'}"
             raise CheckpointError(
                 f"{tensors[2]} has zero points other than {1 << form.bits - 1}, but quantization_config.sym is true: "
-                f"set sym to false in {_WHERE}"
+                f"set {other_form if is_other_form else 'sym to false'} in {_WHERE}"
             )
         block = (1, form.group or values.shape[1])
         if order and not form.has_order and (order[0] != np.arange(values.shape[1]) // block[1]).any():

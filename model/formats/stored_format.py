@@ -18,7 +18,7 @@ MAX_NAMES = 10_000  # of modules that are not quantized
 _MAX_PATTERN = 1_000  # characters
 _MAX_SCALE = np.float32(1e35)  # times the largest number of any format, 448, a float32 is still finite
 DAMAGED = "the checkpoint is damaged, download it again"
-_OF_ANOTHER = f"quantization_config is of another checkpoint, or {DAMAGED}"  # not always in config.json: FILES_BESIDE
+OF_ANOTHER = f"quantization_config is of another checkpoint, or {DAMAGED}"  # not always in config.json: FILES_BESIDE
 
 
 class Tensor(Protocol):
@@ -178,11 +178,22 @@ def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
         CheckpointError: it has not.
     """
     if tensor.shape not in shapes:
-        raise CheckpointError(f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: {_OF_ANOTHER}")
+        raise CheckpointError(f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: {OF_ANOTHER}")
     if 0 in tensor.shape:
         raise CheckpointError(f"{tensor} has shape {tensor.shape}, and so no numbers: {DAMAGED}")
     if tensor.dtype not in dtypes:
-        raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}: {_OF_ANOTHER}")
+        raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; {of} needs {' or '.join(dtypes)}: {OF_ANOTHER}")
+
+
+def check_groups(tensor: Tensor, num_inputs: int, group: int | None) -> None:
+    """Of a matrix of which nothing but the number of its groups tells their size: groups of other sizes are as many, if
+    the last one may be short.
+
+    Raises:
+        CheckpointError: they do not divide its inputs.
+    """
+    if group is not None and num_inputs > group and num_inputs % group:
+        raise CheckpointError(f"{tensor} has {num_inputs} inputs, which groups of {group} do not divide: {OF_ANOTHER}")
 
 
 def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
@@ -193,7 +204,7 @@ def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
     """
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits < 8 and values.size and (values.min() < low or values.max() > high):
-        raise CheckpointError(f"{tensor} has numbers outside of {low} … {high}, those of {bits} bits: {_OF_ANOTHER}")
+        raise CheckpointError(f"{tensor} has numbers outside of {low} … {high}, those of {bits} bits: {OF_ANOTHER}")
 
 
 def scales_of(tensor: Tensor, values: HostArray) -> HostArray:

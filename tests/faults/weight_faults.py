@@ -121,6 +121,20 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         ("tests/model/loading/test_quantized_weights.py",),
     ),
     Fault(
+        "heads of padding are part of a row that is rounded to 8 bits",
+        "model/weights/kinds.py",
+        "self.group is None and (self.has_zeros or self.activation_bits == 8)",
+        "self.group is None and self.has_zeros",
+        ("tests/model/loading/test_tensor_layout.py",),
+    ),
+    Fault(
+        "groups of any size that gives as many are taken",
+        "model/formats/stored_format.py",
+        "num_inputs > group and num_inputs % group",
+        "num_inputs < group",
+        _DAMAGED,
+    ),
+    Fault(
         "scales of a block are those of the block before",
         "model/weights/file_matrix.py",
         "np.repeat(array, self.block[0], axis=-2)",
@@ -312,8 +326,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "an order of inputs that config.json does not know is left out",
         "model/formats/compressed_tensors.py",
-        "    if rest and not scheme.has_order and ",
-        "    if rest and scheme.has_order and ",
+        "    if groups is not None and not scheme.has_order and ",
+        "    if groups is not None and scheme.has_order and ",
         _DAMAGED,
     ),
     Fault(

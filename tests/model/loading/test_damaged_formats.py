@@ -25,6 +25,7 @@ def damaged(path: Path, name: str, change: Callable[[np.ndarray], np.ndarray | N
 
 
 UP = "model.layers.1.mlp.up_proj."
+OTHERS = {"targets": ["re:.*other"], "weights": {"type": "int", **FOUR}}  # that there are not
 
 
 def broken(array: np.ndarray, value: float) -> np.ndarray:
@@ -36,7 +37,7 @@ def broken(array: np.ndarray, value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("case", "name", "change", "message"),
     [
-        ("awq", "qweight", lambda a: a[:-1], r"scales.* has shape \(3, 80\)|qweight.*shape"),
+        ("awq", "qweight", lambda a: a[:-1], r"up_proj\.qweight .* has 47 inputs, which groups of 16 do not divide"),
         ("awq", "qzeros", lambda a: a[:, :-1], r"up_proj\.qzeros .* has shape \(3, 9\); .* needs \(3, 10\)"),
         (
             "awq",
@@ -81,7 +82,18 @@ def broken(array: np.ndarray, value: float) -> np.ndarray:
         ),
         ("gptq act order", "g_idx", lambda a: None, r"up_proj\.g_idx is missing"),
         ("ct 4 bits with zeros", "weight_zero_point", lambda a: None, r"up_proj\.weight_zero_point is missing"),
-        ("ct 4 bits with zeros", "weight_packed", lambda a: a[:, :-1], r"shape mismatch|needs \(80, 3\)"),
+        (
+            "ct 4 bits with zeros",
+            "weight_packed",
+            lambda a: a[:, :-1],
+            r"up_proj\.weight_packed .* has 40 inputs, which groups",
+        ),
+        (
+            "ct 4 bits",
+            "weight_shape",
+            lambda a: np.asarray([80, 56]),
+            r"up_proj\.weight_shape .* is \[80, 56\], but .*up_proj\.weight_packed .* has \[80, 48\]: .* again",
+        ),
         ("ct int8", "weight_scale", lambda a: broken(a, np.inf), r"up_proj\.weight_scale .* not finite"),
         (
             "ct float8",
@@ -167,6 +179,72 @@ def test_tensors_that_config_json_does_not_know(
         load(path)
         write_safetensors(path / stored.FILE, tensors | {UP + end: groups[::-1].copy()})
     with pytest.raises(CheckpointError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("case", ["awq", "gptq", "ct 4 bits", "ct 4 bits with zeros"])
+def test_groups_of_another_size_that_are_as_many(case: str, tmp_path: Path) -> None:
+    """48 inputs are 3 groups of 16, or two of 18 and one of 12. Of GPTQ's, `g_idx` tells, which not all files have."""
+    path = checkpoint(tmp_path, case)
+    text = (path / "config.json").read_text()
+    assert '"group_size": 16' in text
+    (path / "config.json").write_text(text.replace('"group_size": 16', '"group_size": 18'))
+    tensors = stored.read_all(path / stored.FILE)
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(".g_idx")}
+    write_safetensors(path / stored.FILE, kept)
+    with pytest.raises(
+        CheckpointError, match=r"q_proj\.\w+ in .* has 48 inputs, which groups of 18 do not divide: quan"
+    ):
+        load(path)
+    if case == "gptq":
+        write_safetensors(path / stored.FILE, tensors)
+        with pytest.raises(CheckpointError, match=r"g_idx .* has an order of its own"):
+            load(path)
+
+
+@pytest.mark.parametrize("stored_form", ["gptq", "gptq_v2"])
+def test_zero_points_of_gptqs_other_form(stored_form: str, tmp_path: Path) -> None:
+    """Which with sym set to false would load, and be one off."""
+    path = checkpoint(tmp_path, "gptq 8 bits by channel")
+    config = json.loads((path / "config.json").read_text())
+    asked = "gptq" if stored_form == "gptq_v2" else "gptq_v2"
+    if stored_form == "gptq_v2":
+        ones = np.int32(0x01010101)
+        tensors = stored.read_all(path / stored.FILE)
+        zeros = {name: tensor + ones for name, tensor in tensors.items() if name.endswith(".qzeros")}
+        write_safetensors(path / stored.FILE, tensors | zeros)
+    config["quantization_config"]["checkpoint_format"] = asked
+    write_json(path / "config.json", config)
+    with pytest.raises(CheckpointError, match=rf"qzeros .* set checkpoint_format to {stored_form} in config\.json"):
+        load(path)
+
+
+@pytest.mark.parametrize("case", ["ct 8 bits packed", "ct int8"])
+def test_whole_numbers_where_config_json_says_floats(case: str, tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, case)
+    text = (path / "config.json").read_text()
+    (path / "config.json").write_text(text.replace('"type": "int"', '"type": "float"'))
+    with pytest.raises(CheckpointError, match=r"q_proj\.weight\w* in .* has dtype I\d+, but type in .* is float: quan"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "message"),
+    [
+        ("gptq", {"dynamic": {"-:.*up_proj": {}}}, "quantization_config.dynamic says that it is not"),
+        ("ct 4 bits", {"config_groups": dict.fromkeys("ab", OTHERS)}, "no target in config_groups names its module"),
+    ],
+)
+def test_quantized_modules_of_which_config_json_says_nothing(
+    case: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = checkpoint(tmp_path, case)
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] |= change
+    write_json(path / "config.json", config)
+    with pytest.raises(
+        CheckpointError, match=rf"_proj\.\w+ in .* is quantized, but {message}: quant.* download it again"
+    ):
         load(path)
 
 

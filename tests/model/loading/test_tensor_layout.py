@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.loading.tensor_layout import TensorLayout
@@ -134,3 +135,31 @@ def test_four_devices_with_heads_that_do_not_divide(tmp_path) -> None:
 def test_every_family_on_every_mesh(tmp_path, family: str) -> None:
     make_checkpoint(tmp_path, family)
     check_meshes(str(tmp_path), [1, 2, 4, 8])
+
+
+def rounded_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
+    """Of each token of a prompt, with w8a8_int8."""
+    found = []
+    for size in sizes:
+        mesh = make_mesh(size)
+        config, model = load(Path(path), mesh=mesh, quantization="w8a8_int8")
+        driver = Driver(TensorLayout.of(config, size).config, model, 1, mesh=mesh)
+        found.append(driver.step([list(range(3, 15))])[0][:, : config.vocab_size].tolist())
+    return found
+
+
+def test_heads_of_padding_are_no_part_of_a_rounded_row(tmp_path: Path) -> None:
+    """A row of activations that is rounded to 8 bits takes its scale from its largest number. Real heads pass over the
+    first token, whose value is large. The queries of padding are 0: such heads attend to all tokens alike."""
+    path = make_checkpoint(tmp_path, "qwen2")
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][:, 0] = 0
+    tensors["model.embed_tokens.weight"][3, 0] = 100
+    heads = {name: tensors[f"model.layers.0.self_attn.{name}_proj.weight"].reshape(-1, 8, 48) for name in "kv"}
+    heads["k"][:, 7, 0] = -10  # of a head's 8 numbers, that which rotates least
+    tensors["model.layers.0.self_attn.q_proj.bias"][7::8] = 10
+    heads["v"][:, 0, 0] = 100
+    save_file(tensors, path / "model.safetensors")
+    one, four = call_with_devices(__name__, "rounded_logits", str(path), [1, 4])
+    assert np.std(one) > 0.1
+    np.testing.assert_allclose(four, one, atol=0.02, rtol=0)
