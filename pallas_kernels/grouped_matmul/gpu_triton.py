@@ -85,11 +85,12 @@ def matmul(
 
 
 def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
-    """group_sizes i32[E] → ceil(M / tile) + E tiles. All products of a layer with the same groups share it."""
+    """group_sizes i32[E] → ceil(M / tile) + min(E, M) tiles: M rows are of M groups at most. All products of a layer
+    with the same groups share it."""
     E = group_sizes.shape[0]
     parts = -(-group_sizes // tile)
     ends = jnp.cumsum(parts)
-    number = jnp.arange(-(-num_rows // tile) + E)
+    number = jnp.arange(-(-num_rows // tile) + min(E, num_rows))
     # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
     group = jnp.minimum(jnp.searchsorted(ends, number, side="right", method="compare_all"), E - 1)
     rows_before = jnp.cumsum(group_sizes) - group_sizes

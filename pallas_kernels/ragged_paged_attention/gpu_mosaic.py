@@ -1,7 +1,7 @@
 """The backend for Hopper GPUs: prefill by way of Mosaic, with pages fetched ahead by the copy engine and asynchronous
 products; decode, which is bound by memory either way, on the Triton kernel.
 
-XLA keeps these kernels inside a CUDA graph from JAX 0.12 on, so that is where `auto` takes them (auto_order in api.py).
+XLA keeps these kernels inside a CUDA graph; `auto` takes them from JAX 0.12 on (auto_order in mosaic.py).
 """
 
 import jax

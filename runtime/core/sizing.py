@@ -47,8 +47,9 @@ class PlatformDefaults:
         min_decode: rows of the smallest decode step. XLA computes products of one row as multiply and reduce: a GPU
             some of them in two kernels with weight × x in memory between them, and rounded to the weights' dtype; a TPU
             outside of its matrix units, by XLA's estimate eight times slower than memory.
-        has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU and a TPU skip
-            the search for thresholds by a loop of no turns; a GPU would wait for its host there: it always searches.
+        has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU skips
+            the search for thresholds by a loop of no turns. A TPU does, but writes what the loop would read; a GPU
+            would wait for its host there: it always searches.
         joined_rows: decode steps of so many rows or fewer sample in the program that computes them, unless rows need a
             mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
             that compute; an accelerator computes while the next one is started.
@@ -103,7 +104,7 @@ class PlatformDefaults:
             bucket_growth=2,
             fine_hidden_size=None,
             min_decode=2,
-            has_plain_tier=platform == "gpu",
+            has_plain_tier=True,
             joined_rows=0,
             joined_passes=1,
             mixes=True,

@@ -24,7 +24,8 @@ PROBE_PAGES = 64  # of the KV cache that programs are compiled with: what they n
 _INSTALL = {"tpu": "pip install 'jax[tpu]'", "gpu": "pip install 'jax-cuda13-plugin[with-cuda]'"}
 _COLLECTIVES = re.compile(r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
 
-# What XLA:GPU asks of a device before it generates code, in its text format.
+# What XLA:GPU asks of a device before it generates code, in its text format. Without the driver's version it takes none
+# that can record the calls of libraries, and leaves these outside of CUDA graphs.
 _H200 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
@@ -33,6 +34,7 @@ gpu_device_info {
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   memory_bandwidth: 4800000000000 l2_cache_size: 62914560 clock_rate_ghz: 1.98 device_memory_size: 150000000000
   cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+  driver_version: "13.0.0" runtime_version: "13.0.0"
 }
 platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 patch: 0 }

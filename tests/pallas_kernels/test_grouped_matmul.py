@@ -229,19 +229,24 @@ def test_the_kernel_for_hopper_says_what_it_cannot_do(sizes, reason):
         grouped_matmul(rows, matrices, jnp.zeros(2, jnp.int32), backend="gpu_mosaic", target=sizes["target"])
 
 
-@pytest.mark.parametrize("tile", [16, 64])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_tiles_cover_every_row_once(sizes, tile):
-    M = sum(sizes) + 50
+FEW_ROWS = {"one row a group": [0, 1] * 8, "all in the last group": [0] * 127 + [16], "no row": [0] * 128}
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 50])
+@pytest.mark.parametrize("tile", [1, 16, 64])
+@pytest.mark.parametrize("sizes", (SIZES | FEW_ROWS).values(), ids=SIZES | FEW_ROWS)
+def test_tiles_cover_every_row_once(sizes, tile, beyond):
+    M = max(sum(sizes) + beyond, 1)
     plan = gpu_triton.plan_tiles(jnp.array(sizes, jnp.int32), M, tile)
     group_of = np.full(M, -1)
     for group, first, count in zip(*map(np.asarray, plan), strict=True):
         assert (group_of[first : first + count] == -1).all()
         group_of[first : first + count] = group
-    np.testing.assert_array_equal(group_of, np.repeat([*range(len(sizes)), -1], [*sizes, 50]))
-    zeroed = np.concatenate([np.arange(a, a + tile) for a, n in zip(plan.first, plan.num_rows, strict=True) if n == 0])
-    assert set(range(sum(sizes), M)) <= set(zeroed.tolist())
-    assert min(zeroed) >= sum(sizes)
+    np.testing.assert_array_equal(group_of, np.repeat([*range(len(sizes)), -1], [*sizes, M - sum(sizes)]))
+    zeroed = {row for a, n in zip(plan.first, plan.num_rows, strict=True) if n == 0 for row in range(a, a + tile)}
+    assert set(range(sum(sizes), M)) <= zeroed
+    assert not zeroed & set(range(sum(sizes)))
+    assert len(plan.group) <= -(-M // tile) + M  # few rows are of few groups
 
 
 def test_misuse_is_an_error():

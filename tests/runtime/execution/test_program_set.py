@@ -203,4 +203,4 @@ def test_only_a_gpu_has_programs_for_steps_without_filters(declare):
     plain = {ProgramKey("sample", 8, tier="plain"), ProgramKey("decode", 8, tier="plain")}
     assert plain <= declare(num_steps=3, has_plain_tier=True).by_key.keys()
     assert not plain & declare(num_steps=3).by_key.keys()
-    assert [PlatformDefaults.of(name).has_plain_tier for name in ("cpu", "tpu", "gpu")] == [False, False, True]
+    assert [PlatformDefaults.of(name).has_plain_tier for name in ("cpu", "tpu", "gpu")] == [False, True, True]
