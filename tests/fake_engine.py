@@ -107,6 +107,10 @@ class FakeEngine:
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
+        self.reset(tokenizer, reply)
+
+    def reset(self, tokenizer: Tokenizer | None, reply: str | Callable[[list[int], int], str]) -> None:
+        """As if it were new: for the next test of a server that several share."""
         self.config = EngineConfig(source=ModelSource(model_path=MODEL))
         self.tokenizer = tokenizer
         self.sampling_defaults: Mapping[str, Any] = {}
@@ -147,6 +151,10 @@ class FakeEngine:
     @classmethod
     def create(cls, directory: Path, **kwargs: Any) -> "FakeEngine":
         return cls(Tokenizer.load(directory), **kwargs)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
 
     @property
     def info(self) -> EngineReady:

@@ -72,6 +72,59 @@ def running_server(
         storage.close()
 
 
+# Building an app and starting it takes 60 ms of CPU time, and most tests look at one answer. Tests of these folders
+# share the newest servers of their worker, one a configuration; each finds the engine as new. What a server remembers
+# (files, metrics, callers) is tested in the other folders, and by tests that take `own_server`.
+SHARING = frozenset(("anthropic", "chat", "generation", "ollama", "prompts", "responses", "routes", "wire"))
+REPLY = "Hello, wörld 🎉!"
+
+
+class SharedServers:
+    """Servers on one engine, by configuration."""
+
+    def __init__(self, tokenizer: Tokenizer, most: int = 4) -> None:
+        self.engine = FakeEngine(tokenizer, reply=REPLY)
+        self._most = most
+        self._servers: list[tuple[HttpConfig, str, contextlib.ExitStack]] = []
+
+    def url(self, config: HttpConfig) -> str:
+        for other, url, _ in self._servers:
+            if other == config:
+                return url
+        if len(self._servers) == self._most:
+            self._servers.pop(0)[2].close()
+        stack = contextlib.ExitStack()
+        url = stack.enter_context(running_server(self.engine, config))
+        self._servers.append((config, url, stack))
+        return url
+
+    def end_test(self) -> None:
+        """Servers that still answer a request of this test would do so in the next one."""
+        if self.engine.num_running:
+            time.sleep(0.05)
+        if self.engine.num_running:
+            self.close()
+
+    def close(self) -> None:
+        while self._servers:
+            self._servers.pop()[2].close()
+
+
+@pytest.fixture(scope="session")
+def shared_servers(tokenizer: Tokenizer) -> Iterator[SharedServers]:
+    with contextlib.closing(SharedServers(tokenizer)) as servers:
+        yield servers
+
+
+@pytest.fixture
+def own_server() -> None:
+    """For tests that see what a server remembers of earlier requests: they get a new one."""
+
+
+def shares(request: pytest.FixtureRequest) -> bool:
+    return request.path.parent.name in SHARING and "own_server" not in request.fixturenames
+
+
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(build_tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
@@ -112,13 +165,21 @@ def open_storage(request: pytest.FixtureRequest) -> OpenStorage:
 
 
 @pytest.fixture
-def engine(tokenizer: Tokenizer) -> FakeEngine:
-    return FakeEngine(tokenizer, reply="Hello, wörld 🎉!")
+def engine(request: pytest.FixtureRequest, tokenizer: Tokenizer, shared_servers: SharedServers) -> Iterator[FakeEngine]:
+    if not shares(request):
+        yield FakeEngine(tokenizer, reply=REPLY)
+        return
+    shared_servers.engine.reset(tokenizer, REPLY)
+    yield shared_servers.engine
+    shared_servers.end_test()
 
 
 @pytest.fixture
-def serve(engine: FakeEngine) -> Iterator[Serve]:
+def serve(request: pytest.FixtureRequest, engine: FakeEngine, shared_servers: SharedServers) -> Iterator[Serve]:
     """Starts a server on the engine; the arguments are HttpConfig's."""
+    if shares(request):
+        yield lambda **config: shared_servers.url(HttpConfig(**config))
+        return
     with contextlib.ExitStack() as stack:
         yield lambda **config: stack.enter_context(running_server(engine, HttpConfig(**config)))
 

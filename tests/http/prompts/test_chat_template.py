@@ -238,6 +238,7 @@ def test_content_format(template: str, expected: str) -> None:
     assert TemplateFacts.of(template).content_format == expected
 
 
+@pytest.mark.usefixtures("own_server")
 def test_format_is_logged_once(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palladio")
     for _ in range(2):

@@ -20,6 +20,8 @@ from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve, wait_until
 from tests.http.observability.test_metrics import Scrape
 
+pytestmark = pytest.mark.usefixtures("own_server")
+
 PATH = "/dashboard/data"
 PROMPT = {"prompt": "Hello", "max_tokens": 3, "ignore_eos": True}
 DOCS = Path(__file__).resolve().parents[3] / "docs"

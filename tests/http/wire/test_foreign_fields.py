@@ -367,6 +367,7 @@ def test_they_can_be_refused(serve: Serve) -> None:
         assert client.post("/v1/chat/completions", json=unread).status_code == 400
 
 
+@pytest.mark.usefixtures("own_server")
 def test_they_are_counted(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(11):
         http.post("/v1/completions", json={"prompt": "hi", "xyzzy": 1}).raise_for_status()
