@@ -96,6 +96,15 @@ def _times(segment: Segment, count: int) -> Segment:
     return Segment(segment.depth, segment.bundles * count, {unit: n * count for unit, n in segment.units.items()})
 
 
+def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any]:
+    """Of requests of one token: bundles of their last keys where fewer than a block's are computed, fewest keys first;
+    and of clearing a page behind them."""
+    multiplying = [s.bundles for s in segments if s.depth == 2 and s.units["MXU"] and s.units["VSTORE"]]
+    clearing = [s.bundles for s in segments if s.depth == 3 and s.units["VLOAD"] and s.units["VSTORE"]]
+    fewer = sorted(n for n in multiplying if n < min(masked.bundles, max(multiplying)) * 0.9)
+    return {"last_keys_bundles": fewer, "clear_page_bundles": max(clearing, default=0)}
+
+
 def copy_bundles(segments: Sequence[Segment]) -> int:
     """Of starting the copies of a block's pages: the longest piece of the loop over blocks that is scalar alone."""
     return max(
@@ -188,6 +197,8 @@ def measure(kernel: Kernel) -> dict[str, Any]:
         plain, masked = inner_blocks(segments, blocks, kernel.num_kv_heads)
     from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 
+    if kind == "decode":
+        row |= short_bundles(segments, masked)
     itemsize = 2 if kernel.kv_dtype == "bfloat16" else 1
     copied = blocks.keys * kernel.num_kv_heads * 2 * padded_head_size(kernel.head_size) * itemsize
     compute, copy = plain.bundles / CLOCK_GHZ[chip] / 1000, copied / BANDWIDTH_GBS[chip] / 1000

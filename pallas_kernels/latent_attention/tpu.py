@@ -76,6 +76,7 @@ def attend_blocks(
         window=None,
         soft_cap=None,
         sinks=False,
+        widths=(keys,),
         key_chunk=blocks.key_chunk,
         row_chunk=blocks.row_chunk,
         heads=1,

@@ -93,9 +93,9 @@ def latent_kernel(
         pl.when(i + 1 < num)(lambda: moved.start(i + 1))
         moved.wait(i)
 
-        def add(base: jax.Array, slot: jax.Array, masked: bool) -> None:
+        def add(base: jax.Array, slot: jax.Array, width: int | None) -> None:
             _Block(queries.at[lax.rem(i, 2)], rows.at[slot, 0], last, peak, total, output, stages, factor, blocks).add(
-                base if masked else None
+                None if width is None else base
             )
 
         slot_of[0] = walk_keys(i, buffers, slot_of[0], add)

@@ -1,6 +1,7 @@
 """The TPU backend: one kernel for requests of one token and one for chunks, over pages that it copies itself."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -131,6 +132,7 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
         window=options.sliding_window,
         soft_cap=options.soft_cap,
         sinks=options.sinks is not None,
+        widths=_widths(blocks, S),
         key_chunk=_part(blocks.keys, blocks.key_chunk, LANES),
         row_chunk=_part(num_rows, blocks.row_chunk, ALIGNMENT),
         heads=_part(K, blocks.heads, 1),
@@ -138,6 +140,14 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
         multiplies_ones=blocks.multiplies_ones and blocks.queries > 1 and options.row_scales is None,
         scaled=options.row_scales is not None,
     )
+
+
+def _widths(blocks: TpuBlocks, page: int) -> tuple[int, ...]:
+    """A chunk's products have many rows, so that a few keys more cost little beside another piece of code."""
+    if blocks.queries > 1:
+        return (blocks.keys,)
+    parts = [blocks.keys >> halvings for halvings in (2, 1, 0)]
+    return tuple(part for part in parts if part % math.lcm(page, LANES) == 0)
 
 
 def _factors(options: AttentionOptions) -> jax.Array:

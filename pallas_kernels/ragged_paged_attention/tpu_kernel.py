@@ -10,6 +10,7 @@ remainder of a power of two. What found its place by the compiler's own counts (
   from the matrix unit.
 - the scale is folded into the exponent of 2, so a score costs one product less.
 - blocks of keys that every query sees skip the mask.
+- the last keys of a request of one token cost what a quarter, a half or the whole of a block does.
 """
 
 import dataclasses
@@ -110,9 +111,11 @@ def attention_kernel(
         if moved is not None:
             _take_turns(moved, i, num)
 
-        def add(base: jax.Array, slot: jax.Array, masked: bool) -> None:
+        def add(base: jax.Array, slot: jax.Array, width: int | None) -> None:
+            masked = width is not None
             if moved is None:
-                _add_keys(q, rows, slot, state, factors, sizes, scales, (base, at, end) if masked else None)
+                where = (base, at, end) if masked else None
+                _add_keys(q, rows, slot, state, factors, sizes, scales, width or sizes.keys, where)
                 return
             if masked:
                 chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
@@ -147,12 +150,14 @@ def _add_keys(
     factors: Ref,
     sizes: KernelSizes,
     scales: RowScales | None,
+    width: int,
     where: tuple[jax.Array, jax.Array, jax.Array] | None,
 ) -> None:
-    """One block of keys of a request of one token. where: (position of the first key, of the query, keys in all); None:
-    it sees all."""
+    """The first `width` keys of a block, for a request of one token. where: (position of the first key, of the query,
+    keys in all); None: it sees all."""
     waiting: Callable[[], None] | None = None
-    for first_key in range(0, sizes.keys, sizes.key_chunk):
+    sizes = dataclasses.replace(sizes, key_chunk=min(sizes.key_chunk, width))
+    for first_key in range(0, width, sizes.key_chunk):
         visible = None if where is None else _visible(where, first_key, q.shape[2], sizes)
         for head in range(q.shape[1]):
             # The second product of one head is issued after the first of the next, so the units overlap.

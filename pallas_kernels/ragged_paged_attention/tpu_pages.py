@@ -6,6 +6,7 @@ request's row of the block table is copied there, two grid steps ahead.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -145,21 +146,25 @@ class KeyBuffers:
         pl.when(number == sizes.pages)(lambda: arrive(sizes.pages))
         pl.when(number < sizes.pages)(_powers)
 
-    def clear_tail(self, slot: jax.Array, first: jax.Array) -> None:
-        """Zeros from row `first` of a block on: what lies there may be NaN, and 0 · NaN is NaN."""
-        _, num_heads, _, width = self.rows.shape
-        page = self.blocks.sizes.page
+    def clear_tail(self, slot: jax.Array, first: jax.Array, width: int) -> None:
+        """Zeros from row `first` of a block to `width`: what lies there may be NaN, and 0 · NaN is NaN. Whole numbers
+        may stay, since their scales are 0, and keys of requests of one token, whose scores are replaced."""
+        sizes, num_heads = self.blocks.sizes, self.rows.shape[1]
+        if sizes.scaled:
+            return
+        first_lane = sizes.value_lane if sizes.queries == 1 else 0
+        page, lane = sizes.page, pl.ds(first_lane, self.rows.shape[3] - first_lane)
 
         def body(j: jax.Array, _: None) -> None:
             rows = pl.ds(pl.multiple_of(j * page, page), page)
-            row = j * page + lax.broadcasted_iota(jnp.int32, (page, width), 0)
+            row = j * page + lax.broadcasted_iota(jnp.int32, (page, lane.size), 0)
             for head in range(num_heads):
-                kept = self.rows[slot, head, rows, :]
+                kept = self.rows[slot, head, rows, lane]
                 # As float32: not every generation selects among 8 or 16 bits.
                 value = jnp.where(row < first, kept.astype(jnp.float32), 0.0)
-                self.rows[slot, head, rows, :] = value.astype(kept.dtype)
+                self.rows[slot, head, rows, lane] = value.astype(kept.dtype)
 
-        lax.fori_loop(lax.div(first, page), self.blocks.sizes.pages, body, None)
+        lax.fori_loop(lax.div(first, page), width // page, body, None)
 
     def clear_head(self, slot: jax.Array, first: jax.Array) -> None:
         """Zeros in the pages of a block before the one that holds row `first`: they have left the window, and what lies
@@ -185,13 +190,14 @@ def start_walk(i: jax.Array, buffers: KeyBuffers) -> None:
 
 
 def walk_keys(
-    i: jax.Array, buffers: KeyBuffers, slot: jax.Array, add: Callable[[jax.Array, jax.Array, bool], None]
+    i: jax.Array, buffers: KeyBuffers, slot: jax.Array, add: Callable[[jax.Array, jax.Array, int | None], None]
 ) -> jax.Array:
     """Goes over the blocks of keys of a grid step, with the pages of the next block always on their way.
 
     Args:
         slot: the buffer that the first block's pages go to.
-        add: called with the position of a block's first key, its buffer, and whether some query does not see all of it.
+        add: called with the position of a block's first key, its buffer, and, where some query does not see all of it,
+            how many of its keys to compute (one of the widths of KernelSizes).
 
     Returns: the buffer of the next grid step's first block.
     """
@@ -212,16 +218,23 @@ def walk_keys(
         pl.when(is_last & (i + 1 < num))(lambda: start_next(next_slot))
         buffers.wait(i, block, slot)
         base = block * sizes.keys
-        pl.when(base + sizes.keys > end)(lambda: buffers.clear_tail(slot, end - base))
+        held = end - base
         seen = base + sizes.keys <= at + 1  # by the first query, so by all
         if sizes.window is not None:
             seen &= base > at + blocks.count[i] - 1 - sizes.window
             first = at - (sizes.window - 1) - base
             pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
         if buffers.scales is not None:
-            buffers.scales.lay_out(slot, 0 if sizes.window is None else first, end - base)
-        pl.when(seen)(lambda: add(base, slot, False))
-        pl.when(jnp.logical_not(seen))(lambda: add(base, slot, True))
+            buffers.scales.lay_out(slot, 0 if sizes.window is None else first, held)
+
+        def partly(width: int) -> None:
+            pl.when(held < width)(lambda: buffers.clear_tail(slot, held, width))
+            add(base, slot, width)
+
+        pl.when(seen)(lambda: add(base, slot, None))
+        for narrower, width in itertools.pairwise((0, *sizes.widths)):
+            is_enough = held <= width if width < sizes.keys else True
+            pl.when(jnp.logical_not(seen) & (held > narrower) & is_enough)(functools.partial(partly, width))
         return next_slot
 
     next_slot: jax.Array = lax.fori_loop(first, last, body, slot)

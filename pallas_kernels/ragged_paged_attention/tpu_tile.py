@@ -23,6 +23,7 @@ class KernelSizes:
         value_lane: where values begin in a row; 0: keys and values share its lanes.
         window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
         scaled: whether rows have scales of their own.
+        widths: how many keys a request's last block may be computed with, ascending; the last is all of a block.
         key_chunk: of requests of one token: keys of one product.
         row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
         multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
@@ -36,6 +37,7 @@ class KernelSizes:
     window: int | None
     soft_cap: float | None
     sinks: bool
+    widths: tuple[int, ...]
     key_chunk: int
     row_chunk: int
     heads: int

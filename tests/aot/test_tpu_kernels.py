@@ -53,6 +53,10 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
         assert (row["keys"], row["rows"]) == (512, 8 if row["kind"] == "decode" else 512)
         assert max(row["unmasked_bundles"], row["masked_bundles"]) <= budgets[row["kind"]], row
         assert row["spills"] <= (0 if row["kind"] == "decode" else spills), row
+        if row["kind"] == "decode":  # of a request with up to 128 and 256 keys in its last block
+            quarter, half = row["last_keys_bundles"]
+            assert quarter < half < 0.7 * row["masked_bundles"], row
+            assert row["clear_page_bundles"] <= 70, row
 
 
 @pytest.mark.parametrize(

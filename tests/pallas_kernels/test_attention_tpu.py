@@ -4,6 +4,7 @@ No mode of interpretation finds every fault, so some cases run in all three; and
 would be found: one of them by default, all in the slow tier.
 """
 
+import dataclasses
 import json
 import re
 
@@ -14,7 +15,8 @@ import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_pages, tpu_rows
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel, tpu_pages, tpu_rows
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
 
@@ -65,6 +67,25 @@ def test_matches_the_oracle(case):
 def test_matches_the_oracle_on_a_simulated_tpu(case, mode):
     assert _error(case, mode) < 1e-5
     assert not _races()
+
+
+SHORT = ((0, 1), (63, 1), (127, 1), (128, 1), (200, 1), (255, 1), (256, 1), (300, 1), (511, 1), (512, 1), (700, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [("plain", {}), ("window", {"window": 40}), ("shared lanes", {"head_size": 32}), ("int8", {"kv_dtype": "int8"})],
+)
+def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, traits, monkeypatch):
+    """A quarter, a half, or all of a block; before them whole blocks."""
+    case = Case(name, SHORT, kind="decode", head_size=128, page_size=32, num_heads=2, num_kv_heads=1)
+    sizes = {"rows": 64, "keys": 4 * LANES, "heads": 2, "ones": 0}
+    monkeypatch.setattr(tpu_config, "_sizes", lambda *_: sizes)
+    seen = []
+    add_keys = tpu_kernel._add_keys
+    monkeypatch.setattr(tpu_kernel, "_add_keys", lambda *args: (seen.append(args[7]), add_keys(*args)))
+    assert _error(dataclasses.replace(case, **traits), "plain") < 1e-5
+    assert sorted(seen) == [LANES, 2 * LANES, 4 * LANES, 4 * LANES]
 
 
 def test_sums_without_the_matrix_unit_match_the_oracle():
