@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from palladio.runtime.front.engine_protocol import EngineState, Sink
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
@@ -54,6 +52,7 @@ from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.detokenizer import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
+from tests.fake_embedding import fake_embedding
 from tests.fake_timeline import fake_timeline
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
@@ -77,12 +76,6 @@ class Call:
     media: tuple[Media, ...] = ()
     finished: bool = False
     aborted: bool = False
-
-
-def fake_embedding(prompt_ids: Sequence[int], size: int) -> np.ndarray:
-    """f32[size] of length 1, another one for each prompt; of one number, which would be 1 or -1, any length."""
-    vector = np.random.default_rng(list(prompt_ids)).standard_normal(size).astype(np.float32)
-    return vector / np.linalg.norm(vector) if size > 1 else vector
 
 
 class FakeEngine:

@@ -37,8 +37,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "products of float32 forget all inputs but the last 256",
         "pallas_kernels/cpu_native/dense.h",
-        "sums[r][v] = from ? Sums",
-        "sums[r][v] = false ? Sums",
+        "sums[r][v] = from ? Floats",
+        "sums[r][v] = false ? Floats",
         _BLOCKS,
     ),
     Fault(
@@ -140,10 +140,10 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         _ATTENTION,
     ),
     Fault(
-        "products of float32 leave out the last output on a CPU without AVX-512",
+        "products of float32 leave out a row on a CPU without AVX-512",
         "pallas_kernels/cpu_native/dense.h",
-        "DenseStrip<4, 1>(p, output, stop);",
-        "DenseStrip<4, 1>(p, output, stop), p.y[stop - 1] = 0;",
+        "switch (p.rows - whole) {",
+        "switch (p.rows - whole - 1) {",
         _BLOCKS,
     ),
     Fault(

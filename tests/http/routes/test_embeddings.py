@@ -12,7 +12,8 @@ import pytest
 
 from palladio.http.routes.routes_embeddings import MAX_INPUTS
 from palladio.runtime.interface.pooling import EmbeddingSpec
-from tests.fake_engine import MODEL, FakeEngine, fake_embedding
+from tests.fake_embedding import fake_embedding
+from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import both, jsonl, submit, wait_for
 
 SIZE = 6
