@@ -106,8 +106,11 @@ def test_blocks_of_the_embedded_model_in_fewer_bits(bits: str) -> None:
     assert np.abs(xla - native).max() < 0.2
 
 
-def test_a_row_does_not_depend_on_those_beside_it() -> None:
+@pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
+def test_a_row_does_not_depend_on_those_beside_it(only_avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor on how many there are, and so how many threads compute them, nor on whether they are rows of padding."""
+    jax.clear_caches()
+    monkeypatch.setattr(row_blocks, "mlp_block", functools.partial(block_calls.mlp_block, only_avx2=only_avx2))
     _, model = load(default_model_path(), kernels=NATIVE)
     mlp = model.layers[0].mlp
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(61, 128)), jnp.float32)
@@ -120,7 +123,7 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
     whole = computed(rows)
     usual = rows + mlp(model.layers[0].mlp_norm(rows))  # of 384 inputs: more than rows go through together
     np.testing.assert_allclose(whole, usual, atol=1e-4 * float(jnp.abs(usual).max()))
-    for count in (1, 2, 3, 4, 5, 16):
+    for count in (1, 2, 3, 4, 5, 6, 7, 16):
         np.testing.assert_array_equal(computed(rows[-count:]), whole[-count:])
     padded = computed(rows.at[20:].set(rows[19]))
     np.testing.assert_array_equal(padded, whole[[*range(20), *[19] * 41]])
