@@ -330,7 +330,8 @@ def test_int8_weights_have_the_numbers_of_xlas_products(
     shape: tuple[int, ...], inputs: int, bits: Literal[8, 16]
 ) -> None:
     kind = WeightKind("int8", has_zeros=bits == 16, activation_bits=bits)
-    x = rows_of(5, 80)
+    # Always the same: one row in sixty has a number that one division rounds up and the other down.
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 80)), jnp.float32)
     native, xlas = (
         weight_of(kind, shape, inputs, Kernels("xla", Target("cpu", "avx512_bf16", is_native=is_native)))[0]
         for is_native in (True, False)
