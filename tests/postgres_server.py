@@ -107,6 +107,10 @@ class PostgresServer:
             return
         if how is signal.SIGKILL:  # its children notice; a new one must not begin before they are gone
             self.process.send_signal(signal.SIGQUIT)  # each process ends at once, nothing is written
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+            if self.process.poll() is None:  # one that was frozen has been seen to go on waiting
+                self._signal(signal.SIGKILL)
         else:
             self.process.send_signal(how)
         self.process.wait(30)
