@@ -36,7 +36,7 @@ def test_every_kernel_compiles(chip, tmp_path):
 @pytest.mark.parametrize(
     ("chip", "budgets", "spills"),
     [
-        ("v5e", {"decode": 829, "prefill": 9549}, 400),
+        ("v5e", {"decode": 900, "prefill": 9549}, 400),
         ("v6e", {"decode": 780, "prefill": 6920}, 2600),
         ("7x", {"decode": 790, "prefill": 6349}, 3600),
     ],
@@ -56,7 +56,7 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
         if row["kind"] == "decode":  # of a request with up to 128 and 256 keys in its last block
             quarter, half = row["last_keys_bundles"]
             assert quarter < half < 0.7 * row["masked_bundles"], row
-            assert row["clear_page_bundles"] <= 70, row
+            assert row["clear_page_bundles"] <= 85, row
 
 
 @pytest.mark.parametrize(
