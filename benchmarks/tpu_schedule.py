@@ -101,7 +101,7 @@ def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any
     and of clearing a page behind them."""
     multiplying = [s.bundles for s in segments if s.depth == 2 and s.units["MXU"] and s.units["VSTORE"]]
     clearing = [s.bundles for s in segments if s.depth == 3 and s.units["VLOAD"] and s.units["VSTORE"]]
-    fewer = sorted(n for n in multiplying if n < min(masked.bundles, max(multiplying)) * 0.9)
+    fewer = sorted(n for n in multiplying if n < 0.9 * masked.bundles)
     return {"last_keys_bundles": fewer, "clear_page_bundles": max(clearing, default=0)}
 
 
