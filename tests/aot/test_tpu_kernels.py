@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WAIT = 45  # scalar bundles before a block, which the compiler may put into one piece of code with it
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +37,7 @@ def test_every_kernel_compiles(chip, tmp_path):
 @pytest.mark.parametrize(
     ("chip", "budgets", "spills"),
     [
-        ("v5e", {"decode": 900, "prefill": 9549}, 400),
+        ("v5e", {"decode": 829, "prefill": 9549}, 400),
         ("v6e", {"decode": 780, "prefill": 6920}, 2600),
         ("7x", {"decode": 790, "prefill": 6349}, 3600),
     ],
@@ -51,7 +52,8 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
     for row in rows:
         assert "error" not in row, row
         assert (row["keys"], row["rows"]) == (512, 8 if row["kind"] == "decode" else 512)
-        assert max(row["unmasked_bundles"], row["masked_bundles"]) <= budgets[row["kind"]], row
+        assert row["masked_bundles"] <= budgets[row["kind"]], row
+        assert row["unmasked_bundles"] <= budgets[row["kind"]] + WAIT, row
         assert row["spills"] <= (0 if row["kind"] == "decode" else spills), row
         if row["kind"] == "decode":  # of a request with up to 128 and 256 keys in its last block
             quarter, half = row["last_keys_bundles"]
@@ -118,7 +120,7 @@ def test_a_block_of_keys_on_7x_stays_within_its_budget(page_size, kv_heads, tmp_
     (row,) = _run("tpu_schedule.py", tmp_path, "table", "--chip", "7x", "--kind", "decode", *sizes)["rows"]
     assert "error" not in row, row
     assert row["spills"] == 0, row
-    assert max(row["masked_bundles"], row["unmasked_bundles"]) / 2100 < 0.72 * row["copy_us"], row
+    assert max(row["masked_bundles"], row["unmasked_bundles"] - WAIT) / 2100 < 0.72 * row["copy_us"], row
 
 
 def _run(script, tmp_path, *flags):
