@@ -38,9 +38,9 @@ struct Place {
 };
 
 // Args: start: first number of the product's rows. vector: numbers of one.
-inline Place PlaceOf(int64_t row, int64_t rows, int64_t block, int64_t start, int64_t padded, int64_t vector) {
-  const int64_t first = row / block * block;
-  return {start + first * padded + (row - first) * vector, std::min(block, rows - first) * vector};
+inline Place PlaceOf(int64_t row, const RowBlocks& blocks, int64_t start, int64_t padded, int64_t vector) {
+  const int64_t first = blocks.FirstOf(row);
+  return {start + first * padded + (row - first) * vector, blocks.SizeAt(first) * vector};
 }
 
 // Rows before those that only repeat the one before them, as rows of padding do. They need not be computed.
@@ -65,7 +65,7 @@ inline Bfloat16By BestBfloat16() {
 inline const Blocks& Bfloat16Blocks(Bfloat16By by) {
   if (by == Bfloat16By::kDot) return avx512::kBlocksOfTwelve<avx512::Bfloat16>;
   if (by == Bfloat16By::kWidening) return avx512::kBlocksOfTwelve<avx512::WidenedBfloat16>;
-  return avx2::kBlocksOfFour<avx2::Bfloat16>;
+  return avx2::kBlocksOfFive<avx2::Bfloat16>;
 }
 
 // Args: by: what this CPU lacks is as kBest.
@@ -82,13 +82,14 @@ inline void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& 
   std::vector<Place> places(of.rows);
   int64_t start = 0, number = 0;
   for (int64_t all : of.sizes) {
-    const int64_t rows = RowsBeforeRepeats(of.x + start * inputs, all, inputs), block = blocks.RowsOf(rows);
+    const auto row_blocks = RowBlocks::Of(RowsBeforeRepeats(of.x + start * inputs, all, inputs), blocks.rows);
+    const int64_t rows = row_blocks.rows;
     const uint16_t* w = of.w + number++ * of.outputs * inputs;
     if (rows)
-      products.push_back({packed.get() + start * padded * size, w, of.y + start * of.outputs, rows, block, all - rows,
+      products.push_back({packed.get() + start * padded * size, w, of.y + start * of.outputs, rows, row_blocks, all - rows,
                           inputs, padded, of.outputs, part, parts, 2});
     for (int64_t row = 0; row < all; ++row)
-      places[start + row] = row < rows ? PlaceOf(row, rows, block, start * padded, padded, vector) : Place{};
+      places[start + row] = row < rows ? PlaceOf(row, row_blocks, start * padded, padded, vector) : Place{};
     start += all;
   }
   PackRows(pool, of.rows, padded, [=, &places, x = of.x, to = packed.get()](int64_t row) {
@@ -113,7 +114,7 @@ struct Int8Product {
 };
 
 inline const Blocks& Int8Blocks(bool is_wide, bool is_bytes) {
-  if (!is_wide) return avx2::kBlocksOfFour<avx2::Int8>;
+  if (!is_wide) return avx2::kBlocksOfFive<avx2::Int8>;
   return is_bytes ? avx512::kBlocksOfTwelve<avx512::Int8> : avx512::kBlocksOfTwelve<avx512::Int8OfShorts>;
 }
 
@@ -122,7 +123,8 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
   const bool is_wide = HasAvx512() && __builtin_cpu_supports("avx512vnni") && !only_avx2;
   const bool is_bytes = is_wide && bits == 8;
   const Blocks& blocks = Int8Blocks(is_wide, is_bytes);
-  const int64_t rows = RowsBeforeRepeats(of.x, of.rows, of.inputs), block = blocks.RowsOf(rows);
+  const int64_t rows = RowsBeforeRepeats(of.x, of.rows, of.inputs);
+  const RowBlocks row_blocks = RowBlocks::Of(rows, blocks.rows);
   const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs, 1);
   const int64_t parts = std::max<int64_t>(1, (of.inputs + part - 1) / part);
   const int64_t size = is_bytes ? 1 : 2, lanes = avx512::kLanes, vector = is_bytes ? 64 : is_wide ? 32 : 16;
@@ -134,7 +136,7 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
     const auto numbers = Lines<int16_t>(padded);
     const int32_t largest = bits == 8 ? kLargestByte : kLargestShort;
     factors[row] = avx2::WholeNumbers(of.x + row * of.inputs, of.inputs, padded, largest, numbers.get());
-    const Place place = PlaceOf(row, rows, block, 0, padded, vector);
+    const Place place = PlaceOf(row, row_blocks, 0, padded, vector);
     char* own = to + place.first * size;
     if (is_bytes)
       avx512::BytesOf(numbers.get(), padded, part, place.stride, reinterpret_cast<int8_t*>(own),
@@ -144,8 +146,8 @@ inline void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64
     if (of.zeros)
       for (int64_t i = 0; i < of.inputs; ++i) sums[row * parts + i / part] += numbers[i];
   });
-  Product product = {packed.get(), of.w,       of.y,  rows,  block, of.rows - rows, of.inputs, padded,
-                     of.outputs,   part, parts, 1};
+  Product product = {packed.get(), of.w,       of.y, rows,  row_blocks, of.rows - rows, of.inputs,
+                     padded,       of.outputs, part, parts, 1};
   product.factors = factors.data();
   product.starts = starts.get();
   product.sums = sums.data();

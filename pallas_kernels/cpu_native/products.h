@@ -59,12 +59,33 @@ class PackedRows {
   std::unique_ptr<char[], Free> own_;
 };
 
+// How rows are divided into blocks: of about one size, since a block of one row takes nearly as long as one of five.
+struct RowBlocks {
+  int64_t rows = 0;    // of all blocks
+  int64_t most = 1;    // rows of the first `longer` blocks; the others have one less
+  int64_t longer = 0;
+
+  // Args: most: rows that a block can have.
+  static RowBlocks Of(int64_t rows, int64_t most) {
+    const int64_t count = std::max<int64_t>(1, (rows + most - 1) / most);
+    return {rows, rows / count + 1, rows % count};
+  }
+  // Of the block that begins with a row.
+  int64_t SizeAt(int64_t first) const { return first < longer * most ? most : most - 1; }
+  // The first row of a row's block.
+  int64_t FirstOf(int64_t row) const {
+    const int64_t beyond = row - longer * most;
+    return beyond < 0 ? row / most * most : row - beyond % (most - 1);
+  }
+};
+
 // Rows as the blocks of a kernel take them, a matrix, and what becomes of the sums.
 struct Product {
-  const void* x;         // by blocks of `block` rows [padded / vector, rows, vector]; 0 beyond the inputs
+  const void* x;         // by blocks of rows [padded / vector, rows, vector]; 0 beyond the inputs
   const void* w;         // [outputs, inputs]
   float* y;              // [rows + repeats, outputs]
-  int64_t rows, block;   // of x; rows of a block: all have so many, the last one may have fewer
+  int64_t rows;          // of x
+  RowBlocks row_blocks;  // they
   int64_t repeats;       // rows of y after those: they are as the last one
   int64_t inputs, padded, outputs;
   int64_t part, parts;   // inputs of all parts but the last one, and how many parts there are
@@ -91,12 +112,6 @@ struct Blocks {
   int64_t rows;  // of the largest one
   int64_t few;   // so many rows, of one block, take four outputs at a time
   Block one[kRows], two[kRows], four[kRows];
-
-  // Rows of a block where there are so many: all blocks are of about one size.
-  int64_t RowsOf(int64_t all) const {
-    const int64_t count = std::max<int64_t>(1, (all + rows - 1) / rows);
-    return (all + count - 1) / count;
-  }
 };
 
 // Sums or numbers of four.
@@ -143,8 +158,8 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chu
 inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)
-    for (int64_t row = 0; row < p.rows; row += p.block) {
-      const int64_t rows = std::min(p.block, p.rows - row);
+    for (int64_t row = 0, rows; row < p.rows; row += rows) {
+      rows = p.row_blocks.SizeAt(row);
       for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
         const int64_t asked = row ? 0 : AheadOf(p, chunk, output, part, ahead);
         const auto& own = output + kOutputs <= chunk.stop ? blocks.two : blocks.one;

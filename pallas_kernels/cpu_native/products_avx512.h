@@ -31,7 +31,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = __m512bh;
   using Sum = __m512;
-  static constexpr int64_t kStep = 32, kFewRows = 6;
+  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return (__m512bh)_mm512_loadu_si512(w); }
@@ -61,7 +61,7 @@ struct WidenedBfloat16 {
   using Number = uint16_t;
   using Vector = Pairs;
   using Sum = __m512;
-  static constexpr int64_t kStep = 32, kFewRows = 6;
+  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return PairsOf(_mm512_loadu_si512(w)); }
@@ -85,7 +85,7 @@ struct Int8 {
   using Number = int8_t;
   using Vector = __m512i;
   using Sum = __m512i;
-  static constexpr int64_t kStep = 64, kFewRows = 6;
+  static constexpr int64_t kStep = 64, kVectors = 1, kFewRows = 6;
 
   static Sum Start(const Product& p, int64_t row, int64_t part) {
     return _mm512_loadu_si512(p.starts + (row * p.parts + part) * kLanes);
@@ -113,7 +113,7 @@ struct Int8OfShorts {
   using Number = int8_t;
   using Vector = __m512i;
   using Sum = __m512i;
-  static constexpr int64_t kStep = 32, kFewRows = 6;
+  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_si512(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) {

@@ -79,8 +79,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "inputs beyond the last whole vector are left out",
         "pallas_kernels/cpu_native/blocks.inc",
-        "if (whole < stop) sums",
-        "if (false) sums",
+        "if (whole < stop) AddStep",
+        "if (false) AddStep",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
@@ -105,10 +105,10 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
-        "a row of a smaller last block is packed as in a whole one",
+        "a row of a smaller block is packed as in a longer one",
         "pallas_kernels/cpu_native/multiply.h",
-        "std::min(block, rows - first) * vector",
-        "block * vector",
+        "blocks.SizeAt(first) * vector",
+        "blocks.most * vector",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
