@@ -58,10 +58,27 @@ class RowOrder:
 
     def take(self, x: jax.Array, numbers: jax.Array) -> jax.Array:
         """Rows of x, which has all of these numbers."""
-        most = _MULTIPLIED.get(self.target.kind, _MULTIPLIED_ELSEWHERE) if self.target.platform == "tpu" else 0
-        if x.shape[0] <= most and x.dtype == jnp.bfloat16:
-            return take_by_product(x, numbers)
-        return take_rows(x, numbers)
+        return take_by_product(x, numbers) if _are_multiplied(x, self.target) else take_rows(x, numbers)
+
+
+def _are_multiplied(x: jax.Array, target: Target) -> bool:
+    most = _MULTIPLIED.get(target.kind, _MULTIPLIED_ELSEWHERE) if target.platform == "tpu" else 0
+    return x.shape[0] <= most and x.dtype == jnp.bfloat16
+
+
+def take_placed(x: jax.Array, places: jax.Array, target: Target) -> jax.Array:
+    """[M, D] and i32[T, C] → [T, C, D], 0 where a place is -1. Other rows of x may be anything."""
+    (T, C), flat = places.shape, places.reshape(-1)
+    if _are_multiplied(x, target):
+        return take_by_product(x, flat).reshape(T, C, x.shape[1])  # nothing is multiplied with a two
+    rows = take_rows(x, jnp.maximum(flat, 0)).reshape(T, C, x.shape[1])
+    return jnp.where(places[:, :, None] >= 0, rows, 0)
+
+
+def experts_of_rows(sizes: jax.Array, num_rows: int) -> jax.Array:
+    """i32[M], of which expert each row is, by the experts' numbers of rows; the last one of rows that are of none."""
+    ends = jnp.cumsum(sizes)[:-1]
+    return jnp.sum(jnp.arange(num_rows)[:, None] >= ends, axis=1, dtype=jnp.int32)
 
 
 def take_rows(x: jax.Array, numbers: jax.Array) -> jax.Array:

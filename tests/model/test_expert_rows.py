@@ -9,7 +9,14 @@ import pytest
 from flax import nnx
 
 from palladio.model.config import ModelConfig
-from palladio.model.expert_rows import COMPARED, RowOrder, take_by_product, take_rows
+from palladio.model.expert_rows import (
+    COMPARED,
+    RowOrder,
+    experts_of_rows,
+    take_by_product,
+    take_placed,
+    take_rows,
+)
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_mesh
@@ -52,9 +59,9 @@ def test_numbers_that_are_not_finite_stay_in_their_row(value):
     np.testing.assert_array_equal(out, 1.0)
 
 
-def layer_for(target):
-    config = ModelConfig.from_hf(tiny_config("qwen2_moe"))
-    kernels = Kernels("xla", dataclasses.replace(target, interpret="plain"))
+def layer_for(target, backend="xla", family="qwen2_moe"):
+    config = ModelConfig.from_hf(tiny_config(family))
+    kernels = Kernels(backend, dataclasses.replace(target, interpret="plain"))
     return SparseMLP(
         Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, make_mesh(1)
     )
@@ -70,9 +77,43 @@ def test_a_layer_gives_the_same_bits(rows, tokens):
     np.testing.assert_array_equal(by_product, by_number)
 
 
-def test_a_broken_token_breaks_no_other():
+@pytest.mark.parametrize(
+    ("family", "rows", "tokens"),
+    [("qwen2_moe", 21, 19), ("qwen2_moe", 2, 1), ("qwen2_moe", 64, 50), ("gpt_oss", 20, 20)],
+)
+def test_a_layer_with_the_kernel_gives_the_same_bits(family, rows, tokens):
+    """Of gpt-oss with biases of logits and of experts."""
+    by_number, by_kernel = layer_for(CPU, family=family), layer_for(TPU, "tpu", family)
+    for layer in (by_number, by_kernel):
+        for seed, bias in enumerate((layer.router_bias, layer.gate_bias, layer.up_bias, layer.down_bias)):
+            if bias is not None:
+                bias[...] = jnp.asarray(np.random.default_rng(seed).standard_normal(bias.shape), bias.dtype)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((rows, by_number.router.shape[0])), jnp.bfloat16)
+    assert by_kernel._routing_of_kernel(x, by_kernel.router[...], by_kernel.router.shape[1]) is not None
+    found, meant = (
+        np.asarray(jax.jit(layer)(x, jnp.int32(tokens)), np.float32) for layer in (by_kernel, by_number)
+    )
+    assert np.abs(meant[:tokens]).max() > 0.01
+    np.testing.assert_array_equal(found, meant)
+
+
+@pytest.mark.parametrize("rows", [2, 300])
+def test_placed_rows_are_taken_and_others_are_zero(rows):
+    """By products, and one by one; what is of no group may be NaN."""
+    x = jnp.arange(1, rows * 3 + 1, dtype=jnp.bfloat16).reshape(rows, 3).at[rows - 1].set(jnp.nan)
+    out = take_placed(x, jnp.asarray([[0, -1], [-1, 0]]), Target("tpu", "v5e"))
+    np.testing.assert_array_equal(np.asarray(out, np.float32), [[[1, 2, 3], [0, 0, 0]], [[0, 0, 0], [1, 2, 3]]])
+
+
+def test_sizes_tell_the_experts_of_rows():
+    found = experts_of_rows(jnp.asarray([2, 0, 3, 1]), 9)
+    np.testing.assert_array_equal(found, [0, 0, 2, 2, 2, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize("backend", ["xla", "tpu"])
+def test_a_broken_token_breaks_no_other(backend):
     x = jnp.asarray(np.random.default_rng(2).standard_normal((16, 48)), jnp.bfloat16)
-    layer = layer_for(TPU)
+    layer = layer_for(TPU, backend)
     whole = np.asarray(layer(x, jnp.int32(16)), np.float32)
     broken = np.asarray(layer(x.at[5].set(jnp.nan), jnp.int32(16)), np.float32)
     others = np.arange(16) != 5

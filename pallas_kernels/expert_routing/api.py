@@ -1,0 +1,47 @@
+"""The public face of the routing of experts; says where there is a kernel for it."""
+
+import jax
+
+from palladio.pallas_kernels.expert_routing import reference, tpu
+from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
+from palladio.pallas_kernels.target import Target
+
+__all__ = ["Routed", "Routing", "can_route_experts", "route_experts"]
+
+BACKENDS = {"tpu": tpu.route, "reference": reference.route}
+
+
+def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backend: str, target: Target) -> bool:
+    """Whether there is a kernel. Elsewhere sorting, or comparing rows, is left to XLA.
+
+    Args:
+        x: [T, D], what is routed, or its shape.
+        num_experts: E.
+        backend: of attention: a TPU's kernels, or another's.
+        target: see route_experts.
+    """
+    is_tpu = backend == "tpu" or (backend == "auto" and target.platform == "tpu")
+    return is_tpu and tpu.takes(x, num_experts, routing, target)
+
+
+def route_experts(
+    logits: jax.Array,
+    x: jax.Array,
+    num_tokens: jax.Array | int,
+    first: jax.Array | int,
+    routing: Routing,
+    *,
+    backend: str = "tpu",
+    target: Target = Target(),
+) -> Routed:
+    """Sends each token to its experts, as far as these are on this device.
+
+    Args:
+        logits: f32[T, E], the router's, a bias included.
+        x: [T, D]. From the kernel, what is not finite comes out as infinity, and stays in its row.
+        num_tokens: those from here on are padding.
+        first: the first of this device's experts: a multiple of `routing.num_here`.
+        backend: the name of one.
+        target: what kernels are compiled for.
+    """
+    return BACKENDS[backend](logits, x, num_tokens, first, routing, target)

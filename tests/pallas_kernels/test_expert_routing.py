@@ -1,0 +1,124 @@
+"""The routing of experts on a TPU, interpreted: to the bit what sorting gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.target import Target
+
+PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
+
+
+def step(num_tokens, num_experts, *, seed=0, values=None):
+    """Logits and x of a step. Args: values: logits are drawn from these, so that many are equal."""
+    rng = np.random.default_rng(seed)
+    shape = (num_tokens, num_experts)
+    logits = rng.normal(size=shape) * 3 if values is None else rng.choice(values, shape)
+    return jnp.asarray(logits, jnp.float32), jnp.asarray(rng.normal(size=(num_tokens, 40)), jnp.bfloat16)
+
+
+def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
+    """The kernel's results are those of the definition. Of weights the last bit may differ: XLA:CPU's exp rounds
+    otherwise where it computes numbers one by one, and the sum over all experts has another order."""
+    logits, x = arrays
+    assert can_route_experts(x, logits.shape[1], routing, backend="tpu", target=target)
+    found, meant = (
+        jax.jit(lambda *args, backend=backend: route_experts(*args, routing, backend=backend, target=target))(
+            logits, x, jnp.int32(num_tokens), jnp.int32(first)
+        )
+        for backend in ("tpu", "reference")
+    )
+    np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
+    for name in ("places", "sizes"):
+        assert getattr(found, name).dtype == getattr(meant, name).dtype
+        np.testing.assert_array_equal(getattr(found, name), getattr(meant, name), err_msg=name)
+    count = int(meant.sizes.sum())
+    np.testing.assert_array_equal(found.rows[:count].astype(jnp.float32), meant.rows[:count].astype(jnp.float32))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "chosen", "here", "first"),
+    [
+        (2, 128, 8, 32, 96),
+        (1, 8, 2, 8, 0),
+        (64, 128, 8, 32, 32),
+        (48, 60, 4, 15, 15),
+        (24, 60, 4, 60, 0),
+        (40, 32, 4, 8, 24),
+        (144, 16, 1, 16, 0),
+        (150, 256, 8, 256, 0),
+    ],
+)
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
+    routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
+    assert_same(step(tokens, experts), tokens, first, routing)
+
+
+@pytest.mark.slow
+def test_a_simulated_tpu_routes_as_defined():
+    assert_same(step(64, 128), 60, 32, Routing(8, 32, renormalize=True), SIMULATED)
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
+def test_of_equal_experts_the_first_are_chosen(values):
+    """Of shares that are 0 as well, and of those that exp has made equal."""
+    assert_same(step(40, 64, values=values), 40, 16, Routing(8, 16, renormalize=True))
+    assert_same(step(40, 64, values=values), 40, 48, Routing(8, 16, renormalize=False))
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 37])
+def test_padding_has_no_expert(num_tokens):
+    found = assert_same(step(48, 32), num_tokens, 8, Routing(4, 8, renormalize=True))
+    assert (np.asarray(found.places[num_tokens:]) == -1).all()
+    assert not np.asarray(found.weights[num_tokens:]).any()
+
+
+def test_padding_may_be_broken():
+    logits, x = step(16, 32)
+    routing = Routing(4, 32, renormalize=True)
+    whole = assert_same((logits, x), 15, 0, routing)
+    broken = assert_same((logits.at[15].set(jnp.nan), x), 15, 0, routing)
+    for one, other in zip(whole, broken, strict=True):
+        np.testing.assert_array_equal(one[: int(whole.sizes.sum())], other[: int(whole.sizes.sum())])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_token(value):
+    """Logits of a token make its weights NaN, it has C different experts all the same; x makes its rows infinite."""
+    logits, x = step(16, 32)
+    routing = Routing(4, 32, renormalize=True)
+    found = route_experts(logits.at[5, 7].set(value), x.at[9, 3].set(value), 16, 0, routing, target=PLAIN)
+    assert np.isnan(found.weights[5]).all() == (value != -np.inf)
+    others = np.arange(16) != 5
+    assert np.isfinite(np.asarray(found.weights)[others]).all()
+    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(64))
+    of_nine = np.isin(np.arange(64), np.asarray(found.places)[9])
+    rows = np.asarray(found.rows, np.float32)
+    assert np.isinf(rows[of_nine, 3]).all()
+    assert np.isfinite(rows).sum() == rows.size - 4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "routing", "dtype"),
+    [
+        (512, 128, Routing(8, 128, renormalize=True), jnp.bfloat16),
+        (64, 512, Routing(8, 128, renormalize=True), jnp.bfloat16),
+        (64, 128, Routing(20, 128, renormalize=True), jnp.bfloat16),
+        (64, 128, Routing(8, 128, renormalize=True), jnp.float32),
+        (131, 128, Routing(1, 128, renormalize=True), jnp.bfloat16),
+    ],
+)
+def test_other_steps_are_left_to_xla(tokens, experts, routing, dtype):
+    x = jnp.zeros((tokens, 256), dtype)
+    assert not can_route_experts(x, experts, routing, backend="tpu", target=Target("tpu", "v6e"))
+
+
+@pytest.mark.parametrize(("backend", "platform"), [("auto", "cpu"), ("gpu_triton", "gpu"), ("xla", "tpu")])
+def test_other_backends_leave_it_to_xla(backend, platform):
+    routing = Routing(8, 128, renormalize=True)
+    x = jnp.zeros((64, 256), jnp.bfloat16)
+    assert not can_route_experts(x, 128, routing, backend=backend, target=Target(platform))
