@@ -30,6 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.block_matmul import block_matmul
+from palladio.pallas_kernels.expert_routing import Routed, Routing, route_experts
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -46,7 +47,9 @@ from palladio.pallas_kernels.target import Target
 MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
 LATENT_KERNELS = ("latent_decode", "latent_prefill")
 MATMULS = ("grouped_matmul", "block_matmul")
-KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", *MATMULS, *LATENT_KERNELS)
+ROUTED = ((2, 128), (16, 60), (16, 512), (1024, 8))  # tokens and experts
+ROUTES = ("route_experts", "plan_row_tiles")
+KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", *MATMULS, *LATENT_KERNELS, *ROUTES)
 MOSAIC_PRODUCTS = ("paged_prefill_mosaic", *(f"{kernel}_mosaic" for kernel in MATMULS))
 MOSAIC_ENTRY = re.compile(rf"\.entry ({'|'.join(MOSAIC_PRODUCTS)})_mosaic_gpu_kernel\(")
 PRODUCTS = ("paged_decode", "paged_prefill", *MATMULS, *LATENT_KERNELS, *MOSAIC_PRODUCTS)
@@ -133,6 +136,25 @@ class Latents:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Routes:
+    """From a router's logits to the order of rows."""
+
+    num_tokens: int
+    num_experts: int = 128
+    dtype: DTypeLike = jnp.bfloat16
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def route(logits: jax.Array, x: jax.Array, num_tokens: jax.Array) -> Routed:
+            return route_experts(logits, x, num_tokens, 0, Routing(8, self.num_experts, True), target=target)
+
+        logits = shape((self.num_tokens, self.num_experts), jnp.float32)
+        return route, (logits, shape((self.num_tokens, 2048), self.dtype), shape((), jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Experts:
     """A product of grouped rows."""
 
@@ -213,7 +235,7 @@ class Blocks:
         )
 
 
-Case = Attention | Latents | Experts | Groups | Blocks
+Case = Attention | Latents | Routes | Experts | Groups | Blocks
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -226,6 +248,7 @@ def cases(smoke: bool) -> dict[str, Case]:
         ),
         "attention H=128, mosaic": Attention(128, backend="gpu_mosaic"),
         "experts 512 rows": Experts(512),
+        "routing of 64 tokens": Routes(64),
     }
     if smoke:
         return few
@@ -267,6 +290,7 @@ def cases(smoke: bool) -> dict[str, Case]:
         "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
         **{f"latents N={number}": Latents(number) for number in (4, 16, 20, 128)},
         "latents N=16 of 128, float32": Latents(16, 128, jnp.float32),
+        **{f"routing of {tokens} tokens, {experts} experts": Routes(tokens, experts) for tokens, experts in ROUTED},
         "experts 4,096 rows": Experts(4096),
         "experts 65,536 rows": Experts(65536),
         "experts 4,096 rows, mosaic": Experts(4096, backend="gpu_mosaic"),

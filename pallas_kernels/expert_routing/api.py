@@ -2,13 +2,13 @@
 
 import jax
 
-from palladio.pallas_kernels.expert_routing import reference, tpu
+from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu
 from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
 from palladio.pallas_kernels.target import Target
 
 __all__ = ["Routed", "Routing", "can_route_experts", "route_experts"]
 
-BACKENDS = {"tpu": tpu.route, "reference": reference.route}
+BACKENDS = {"tpu": tpu.route, "gpu_triton": gpu_triton.route, "reference": reference.route}
 
 
 def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backend: str, target: Target) -> bool:
@@ -17,9 +17,11 @@ def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backe
     Args:
         x: [T, D], what is routed, or its shape.
         num_experts: E.
-        backend: of attention: a TPU's kernels, or another's.
+        backend: of attention: the platform's kernels, or another's.
         target: see route_experts.
     """
+    if target.platform == "gpu":
+        return backend != "xla" and gpu_triton.takes(x, num_experts, routing, target)
     is_tpu = backend == "tpu" or (backend == "auto" and target.platform == "tpu")
     return is_tpu and tpu.takes(x, num_experts, routing, target)
 
@@ -31,17 +33,19 @@ def route_experts(
     first: jax.Array | int,
     routing: Routing,
     *,
-    backend: str = "tpu",
+    backend: str = "auto",
     target: Target = Target(),
 ) -> Routed:
     """Sends each token to its experts, as far as these are on this device.
 
     Args:
         logits: f32[T, E], the router's, a bias included.
-        x: [T, D]. From the kernel, what is not finite comes out as infinity, and stays in its row.
+        x: [T, D]. From a TPU's kernel, what is not finite comes out as infinity, and stays in its row.
         num_tokens: those from here on are padding.
         first: the first of this device's experts: a multiple of `routing.num_here`.
-        backend: the name of one.
+        backend: the name of one; auto: the target's.
         target: what kernels are compiled for.
     """
+    if backend == "auto":
+        backend = "gpu_triton" if target.platform == "gpu" else "tpu"
     return BACKENDS[backend](logits, x, num_tokens, first, routing, target)

@@ -15,7 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.grouped_matmul.config import MosaicTiles
-from palladio.pallas_kernels.grouped_matmul.gpu_triton import plan_tiles
+from palladio.pallas_kernels.grouped_matmul.row_tiles import plan_tiles_on_gpu
 from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.mosaic import WARPGROUP_ROWS
 from palladio.pallas_kernels.target import Target
@@ -44,7 +44,7 @@ def matmul(
     if M < MIN_ROWS * E:
         raise NotImplementedError(f"{M} rows in {E} groups are fewer than {MIN_ROWS} a group")
     tiles = MosaicTiles.of(F)
-    plan = plan_tiles(group_sizes, M, tiles.rows)
+    plan = plan_tiles_on_gpu(group_sizes, M, tiles.rows, target)
     out: jax.Array = plgpu.kernel(
         functools.partial(_multiply_tile, tiles=tiles),
         out_type=jax.ShapeDtypeStruct((M, F), rows.dtype),

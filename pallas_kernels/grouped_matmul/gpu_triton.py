@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +11,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.grouped_matmul.row_tiles import plan_tiles_on_gpu
 from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import DTYPES, Precision, load, product_precision, refusal, store
 from palladio.pallas_kernels.triton import matmul as matmul_tile
 
 MIN_INNER = 16  # of a product on the tensor cores
-
-
-class RowTiles(NamedTuple):
-    """Rows cut into tiles of one group each, and after them tiles of rows of no group.
-
-    Attributes:
-        group: i32[I]. first: i32[I], a tile's first row. num_rows: i32[I]; 0 for rows of no group, or beyond all rows.
-    """
-
-    group: jax.Array
-    first: jax.Array
-    num_rows: jax.Array
 
 
 def matmul(
@@ -62,7 +50,7 @@ def matmul(
         factors = tuple(array.reshape(-1, F) for array in scales.arrays)
         if E == 1 and chooses:
             tiles = tiles.in_parts(M, D, F)
-    plan = plan_tiles(group_sizes, M, tiles.rows)
+    plan = plan_tiles_on_gpu(group_sizes, M, tiles.rows, target)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
         functools.partial(
@@ -82,23 +70,6 @@ def matmul(
         name="grouped_matmul",
     )(rows, matrices.reshape(E * D, F), *plan, *factors)
     return out[0] if tiles.parts == 1 else out.sum(axis=0).astype(rows.dtype)
-
-
-def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
-    """group_sizes i32[E] → ceil(M / tile) + min(E, M) tiles: M rows are of M groups at most. All products of a layer
-    with the same groups share it."""
-    E = group_sizes.shape[0]
-    parts = -(-group_sizes // tile)
-    ends = jnp.cumsum(parts)
-    number = jnp.arange(-(-num_rows // tile) + min(E, num_rows))
-    # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
-    group = jnp.minimum(jnp.searchsorted(ends, number, side="right", method="compare_all"), E - 1)
-    rows_before = jnp.cumsum(group_sizes) - group_sizes
-    offset = (number - (ends - parts)[group]) * tile
-    real = number < ends[-1]
-    first = jnp.where(real, rows_before[group] + offset, group_sizes.sum() + (number - ends[-1]) * tile)
-    count = jnp.where(real, jnp.minimum(group_sizes[group] - offset, tile), 0)
-    return RowTiles(*(x.astype(jnp.int32) for x in (group, first, count)))
 
 
 def _multiply_tile(

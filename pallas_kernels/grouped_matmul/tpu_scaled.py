@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.grouped_matmul.gpu_triton import RowTiles, plan_tiles
+from palladio.pallas_kernels.grouped_matmul.row_tiles import RowTiles, plan_tiles
 from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require

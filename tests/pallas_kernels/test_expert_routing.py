@@ -117,7 +117,7 @@ def test_other_steps_are_left_to_xla(tokens, experts, routing, dtype):
     assert not can_route_experts(x, experts, routing, backend="tpu", target=Target("tpu", "v6e"))
 
 
-@pytest.mark.parametrize(("backend", "platform"), [("auto", "cpu"), ("gpu_triton", "gpu"), ("xla", "tpu")])
+@pytest.mark.parametrize(("backend", "platform"), [("auto", "cpu"), ("xla", "gpu"), ("xla", "tpu")])
 def test_other_backends_leave_it_to_xla(backend, platform):
     routing = Routing(8, 128, renormalize=True)
     x = jnp.zeros((64, 256), jnp.bfloat16)

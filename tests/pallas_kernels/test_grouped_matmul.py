@@ -9,6 +9,7 @@ import pytest
 
 from palladio.pallas_kernels.grouped_matmul import Scales, gpu_triton, grouped_matmul
 from palladio.pallas_kernels.grouped_matmul.config import MatmulTiles
+from palladio.pallas_kernels.grouped_matmul.row_tiles import plan_tiles, plan_tiles_on_gpu
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import MAX_ROWS, _units_of_a_step, tile_rows
 from palladio.pallas_kernels.target import Target
@@ -237,7 +238,9 @@ FEW_ROWS = {"one row a group": [0, 1] * 8, "all in the last group": [0] * 127 + 
 @pytest.mark.parametrize("sizes", (SIZES | FEW_ROWS).values(), ids=SIZES | FEW_ROWS)
 def test_tiles_cover_every_row_once(sizes, tile, beyond):
     M = max(sum(sizes) + beyond, 1)
-    plan = gpu_triton.plan_tiles(jnp.array(sizes, jnp.int32), M, tile)
+    plan = plan_tiles(jnp.array(sizes, jnp.int32), M, tile)
+    of_kernel = plan_tiles_on_gpu(jnp.array(sizes, jnp.int32), M, tile, INTERPRETED)
+    jax.tree.map(np.testing.assert_array_equal, of_kernel, plan)
     group_of = np.full(M, -1)
     for group, first, count in zip(*map(np.asarray, plan), strict=True):
         assert (group_of[first : first + count] == -1).all()

@@ -1,0 +1,98 @@
+"""The routing of experts on a GPU, interpreted: what sorting gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.target import Target
+from tests.pallas_kernels.test_expert_routing import step
+
+INTERPRETED = Target("gpu", "9.0", interpret="plain")
+
+
+def assert_same(arrays, num_tokens, first, routing):
+    """Of weights the last bit may differ, as on a TPU."""
+    logits, x = arrays
+    assert can_route_experts(x, logits.shape[1], routing, backend="auto", target=INTERPRETED)
+    found, meant = (
+        jax.jit(lambda *args, backend=backend: route_experts(*args, routing, backend=backend, target=INTERPRETED))(
+            logits, x, jnp.int32(num_tokens), jnp.int32(first)
+        )
+        for backend in ("auto", "reference")
+    )
+    np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
+    for name in ("places", "sizes"):
+        assert getattr(found, name).dtype == getattr(meant, name).dtype
+        np.testing.assert_array_equal(getattr(found, name), getattr(meant, name), err_msg=name)
+    rows, meant_rows = (np.asarray(routed.rows, np.float32) for routed in (found, meant))
+    count = int(meant.sizes.sum())
+    np.testing.assert_array_equal(rows[:count], meant_rows[:count])
+    tokens = np.asarray(x, np.float32)
+    missing = np.repeat(tokens, routing.num_chosen - (np.asarray(found.places) >= 0).sum(axis=1), axis=0)
+    np.testing.assert_array_equal(rows[count:], missing)  # those of no expert here are some that are there
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "chosen", "here", "first"),
+    [
+        (2, 128, 8, 32, 96),
+        (1, 8, 2, 8, 0),
+        (64, 128, 8, 32, 32),
+        (48, 60, 4, 15, 15),
+        (24, 60, 4, 60, 0),
+        (144, 16, 1, 16, 0),
+        (16, 512, 10, 512, 0),
+    ],
+)
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
+    routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
+    assert_same(step(tokens, experts), tokens, first, routing)
+
+
+@pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
+def test_of_equal_experts_the_first_are_chosen(values):
+    assert_same(step(40, 64, values=values), 40, 16, Routing(8, 16, renormalize=True))
+    assert_same(step(40, 64, values=values), 40, 48, Routing(8, 16, renormalize=False))
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 37])
+def test_padding_has_no_expert(num_tokens):
+    logits, x = step(48, 32)
+    found = assert_same((logits, x), num_tokens, 8, Routing(4, 8, renormalize=True))
+    assert (np.asarray(found.places[num_tokens:]) == -1).all()
+    assert not np.asarray(found.weights[num_tokens:]).any()
+
+
+def test_what_is_not_finite_stays_in_its_token():
+    """Its weights are NaN, and it has C different experts all the same."""
+    logits, x = step(16, 32)
+    routing = Routing(4, 32, renormalize=True)
+    found = route_experts(logits.at[5, 7].set(jnp.nan), x, 16, 0, routing, target=INTERPRETED)
+    is_finite = np.isfinite(np.asarray(found.weights)).all(axis=1)
+    np.testing.assert_array_equal(is_finite, np.arange(16) != 5)
+    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chosen", "backend", "target"),
+    [
+        (128, 8, "auto", INTERPRETED),
+        (64, 20, "auto", INTERPRETED),
+        (64, 8, "xla", INTERPRETED),
+        (64, 8, "auto", Target("gpu", "7.5")),
+    ],
+    ids=["many shares", "many choices", "another backend", "an old GPU"],
+)
+def test_other_steps_are_left_to_xla(tokens, chosen, backend, target):
+    x = jnp.zeros((tokens, 256), jnp.bfloat16)
+    assert not can_route_experts(x, 128, Routing(chosen, 128, renormalize=True), backend=backend, target=target)
+
+
+def test_a_gpu_without_such_kernels_is_an_error():
+    logits, x = step(2, 8)
+    with pytest.raises(NotImplementedError, match="compute capability"):
+        route_experts(logits, x, 2, 0, Routing(2, 8, renormalize=True), target=Target("gpu", "7.5"))
