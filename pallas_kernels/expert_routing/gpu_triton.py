@@ -80,8 +80,8 @@ def _kernel(
     *,
     routing: Routing,
 ) -> None:
-    """Refs: i32[2], num_tokens and first; logits f32[T, E]; see Routed; i32[T·C], of which token each row is, also those
-    that have no expert here, which come last."""
+    """Refs: i32[2], num_tokens and first; logits f32[T, E]; see Routed; i32[T·C], the token of each row, those that
+    have no expert here come last."""
     (T, E), C, here = logits.shape, routing.num_chosen, routing.num_here
     num_tokens, first = scalars[0], scalars[1]
     token, expert = lax.iota(jnp.int32, _up(T)), lax.iota(jnp.int32, _up(E))
