@@ -27,8 +27,8 @@ PACKAGES = ("jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its descendants take: bytes of resident memory (`pss`: what several of them share counts once),
-    open files (sockets too), threads."""
+    """What a process and its descendants take: bytes of resident memory (pss: what they share counts once), open files
+    (sockets too), threads."""
 
     rss: int = 0
     files: int = 0
