@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.expert_routing import (
+    Routing,
+    can_route_experts,
+    can_sum_experts,
+    route_experts,
+    sum_experts,
+)
 from palladio.pallas_kernels.target import Target
 
 PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
@@ -100,6 +106,51 @@ def test_what_is_not_finite_stays_in_its_token(value):
     rows = np.asarray(found.rows, np.float32)
     assert np.isinf(rows[of_nine, 3]).all()
     assert np.isfinite(rows).sum() == rows.size - 4
+
+
+def placed(tokens, chosen, rows, columns=256):
+    """Products of so many rows, NaN behind them; weights, and places of which the other ones are -1."""
+    rng = np.random.default_rng(rows)
+    places = np.full(tokens * chosen, -1, np.int32)
+    places[rng.permutation(tokens * chosen)[:rows]] = np.arange(rows)
+    places = places.reshape(tokens, chosen)
+    products = rng.normal(size=(tokens * chosen, columns))
+    products[rows:] = np.nan
+    weights = np.where(places >= 0, rng.uniform(size=places.shape), 0.0)
+    return jnp.asarray(products, jnp.bfloat16), jnp.asarray(weights, jnp.float32), jnp.asarray(places)
+
+
+def added_up(arrays, backend="tpu", target=PLAIN):
+    sums = jax.jit(lambda *args: sum_experts(*args, dtype=jnp.float32, backend=backend, target=target))
+    return np.array(sums(*arrays))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300, 640])
+@pytest.mark.parametrize("target", [PLAIN, pytest.param(SIMULATED, marks=pytest.mark.slow)])
+def test_the_kernel_adds_up_as_defined(rows, target):
+    """Of no chunk of rows, and of one to three; rows behind them may be anything."""
+    arrays = placed(80, 8, rows)
+    assert can_sum_experts(arrays[0], arrays[2], target=target)
+    np.testing.assert_allclose(added_up(arrays, target=target), added_up(arrays, "reference"), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_broken_row_breaks_its_token_alone(value):
+    products, weights, places = placed(80, 8, 300)
+    whole = added_up((products, weights, places))
+    broken = added_up((products.at[7, 3].set(value), weights, places))
+    token = np.argwhere(np.asarray(places) == 7)[0][0]
+    assert not np.isfinite(broken[token, 3])
+    broken[token, 3] = whole[token, 3]
+    np.testing.assert_array_equal(broken, whole)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "kind"), [(72, 256, "v6e"), (80, 384, "v6e"), (256, 4096, "7x"), (256, 2048, "v4")]
+)
+def test_other_sums_are_left_to_xla(tokens, columns, kind):
+    products, places = jnp.zeros((tokens * 8, columns), jnp.bfloat16), jnp.zeros((tokens, 8), jnp.int32)
+    assert not can_sum_experts(products, places, target=Target("tpu", kind))
 
 
 @pytest.mark.parametrize(
