@@ -69,13 +69,19 @@ def _are_multiplied(x: jax.Array, target: Target) -> bool:
 
 
 def sum_of_placed(
-    products: jax.Array, weights: jax.Array, places: jax.Array, target: Target, *, dtype: DTypeLike
+    products: jax.Array,
+    weights: jax.Array,
+    places: jax.Array,
+    rows_here: int,
+    target: Target,
+    *,
+    dtype: DTypeLike,
 ) -> jax.Array:
-    """[T, D]; see pallas_kernels.expert_routing.sum_experts."""
+    """[T, D]; see sum_experts and can_sum_experts of pallas_kernels.expert_routing."""
     (T, C), D = places.shape, products.shape[1]
     if _are_multiplied(products, target):  # nothing is multiplied with a two where a place is -1
         rows = take_by_product(products, places.reshape(T * C)).reshape(T, C, D)
-    elif can_sum_experts(products, places, target=target):
+    elif can_sum_experts(products, places, rows_here, target=target):
         return sum_experts(products, weights, places, dtype=dtype, target=target)
     else:
         rows = take_rows(products, jnp.maximum(places, 0).reshape(T * C)).reshape(T, C, D)

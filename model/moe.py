@@ -183,7 +183,9 @@ class SparseMLP(Module):
         add = [_adder(bias, experts_of_rows(routed.sizes, M)) for bias in biases]
         products = self._products(routed.rows, routed.sizes, add, *experts)
         dtype = products.dtype if self.shared is None else jnp.float32  # another expert's is added to it
-        return sum_of_placed(products, routed.weights, routed.places, self.kernels.target, dtype=dtype)
+        rows_here = M // num_expert_parts(self.mesh)
+        weights, places = routed.weights, routed.places
+        return sum_of_placed(products, weights, places, rows_here, self.kernels.target, dtype=dtype)
 
     def _products(
         self,

@@ -49,13 +49,14 @@ def route_experts(
     return BACKENDS[backend](logits, x, num_tokens, first, routing, target)
 
 
-def can_sum_experts(products: jax.Array, places: jax.Array, *, target: Target) -> bool:
-    """Whether there is a kernel, for what `route_experts` has made with one.
+def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:
+    """Whether there is a kernel that is worth it, for what `route_experts` has made with one.
 
     Args:
         products: [T·C, D], or its shape. places: see Routed. target: see route_experts.
+        rows_here: how many have an expert of this device, if all experts are used alike.
     """
-    return tpu_sum.takes(products, places, target)
+    return tpu_sum.takes(products, places, rows_here, target)
 
 
 def sum_experts(

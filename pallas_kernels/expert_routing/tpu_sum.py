@@ -23,15 +23,20 @@ COLUMNS = 256  # of a product
 _MIB = 2**20
 _TAKEN_BYTES = {"v4": 4 * _MIB, "v5p": 16 * _MIB, "7x": 16 * _MIB}  # a quarter of the vector memory
 _TAKEN_BYTES_ELSEWHERE = 32 * _MIB
+# Rows made here up to which multiplying takes fewer cycles than XLA's gather of all rows and what follows it, even if
+# some devices have twice as many as others; by the compilers' schedules, see benchmarks/results/NOTES.md.
+_MOST_ROWS = {"v6e": 2048, "7x": 2048}
+_MOST_ROWS_ELSEWHERE = 512
 
 
-def takes(products: jax.Array, places: jax.Array, target: Target) -> bool:
-    """Whole tiles that fit. Args: see api.can_sum_experts."""
+def takes(products: jax.Array, places: jax.Array, rows_here: int, target: Target) -> bool:
+    """Whole tiles that fit, and not too many rows. Args: see api.can_sum_experts."""
     (M, D), T = products.shape, places.shape[0]
     return (
         products.dtype == jnp.bfloat16
         and T % ROW_TILE == 0
         and D % COLUMNS == 0
+        and rows_here <= _MOST_ROWS.get(target.kind, _MOST_ROWS_ELSEWHERE)
         and _TAKEN_BYTES.get(target.kind, _TAKEN_BYTES_ELSEWHERE) >= M * D * 4
     )
 

@@ -130,7 +130,7 @@ def added_up(arrays, backend="tpu", target=PLAIN):
 def test_the_kernel_adds_up_as_defined(rows, target):
     """Of no chunk of rows, and of one to three; rows behind them may be anything."""
     arrays = placed(80, 8, rows)
-    assert can_sum_experts(arrays[0], arrays[2], target=target)
+    assert can_sum_experts(arrays[0], arrays[2], 512, target=target)
     np.testing.assert_allclose(added_up(arrays, target=target), added_up(arrays, "reference"), rtol=1e-6, atol=1e-6)
 
 
@@ -146,11 +146,15 @@ def test_a_broken_row_breaks_its_token_alone(value):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "columns", "kind"), [(72, 256, "v6e"), (80, 384, "v6e"), (256, 4096, "7x"), (256, 2048, "v4")]
+    ("tokens", "columns", "kind", "here"),
+    [(72, 256, "v6e", 1), (80, 384, "v6e", 1), (256, 4096, "7x", 1), (256, 2048, "v4", 1), (256, 2048, "v5e", 2048)],
 )
-def test_other_sums_are_left_to_xla(tokens, columns, kind):
+def test_other_sums_are_left_to_xla(tokens, columns, kind, here):
+    """Of half tiles, of too many numbers, and where a gather of all rows takes fewer cycles."""
     products, places = jnp.zeros((tokens * 8, columns), jnp.bfloat16), jnp.zeros((tokens, 8), jnp.int32)
-    assert not can_sum_experts(products, places, target=Target("tpu", kind))
+    assert not can_sum_experts(products, places, here, target=Target("tpu", kind))
+    whole = jnp.zeros((640, 256), jnp.bfloat16), jnp.zeros((80, 8), jnp.int32)
+    assert can_sum_experts(*whole, 512, target=Target("tpu", kind))
 
 
 @pytest.mark.parametrize(
