@@ -18,12 +18,14 @@ from palladio.model.expert_rows import (
     take_by_product,
     take_rows,
 )
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.expert_routing import can_sum_experts
 from palladio.pallas_kernels.target import Target
+from tests.many_devices import call_with_devices
 from tests.tiny_model import tiny_config
 
 TPU, V5E, CPU = Target("tpu", "v6e"), Target("tpu", "v5e"), Target("cpu")
@@ -61,12 +63,11 @@ def test_numbers_that_are_not_finite_stay_in_their_row(value):
     np.testing.assert_array_equal(out, 1.0)
 
 
-def layer_for(target, backend="xla", family="qwen2_moe", **overrides):
-    config = ModelConfig.from_hf(tiny_config(family, **overrides))
+def layer_for(target, backend="xla", family="qwen2_moe", mesh=None, **overrides):
+    mesh = mesh or make_mesh(1)
+    config = TensorLayout.over(ModelConfig.from_hf(tiny_config(family, **overrides)), mesh).config
     kernels = Kernels(backend, dataclasses.replace(target, interpret="plain"))
-    return SparseMLP(
-        Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, make_mesh(1)
-    )
+    return SparseMLP(Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, mesh)
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(21, 19), (2, 1), (300, 300)])  # 300 × 4 are too many to compare
@@ -95,6 +96,21 @@ def test_a_layer_with_the_kernel_gives_the_same_bits(family, rows, tokens):
     found, meant = (np.asarray(jax.jit(layer)(x, jnp.int32(tokens)), np.float32) for layer in (by_kernel, by_number))
     assert np.abs(meant[:tokens]).max() > 0.01
     np.testing.assert_array_equal(found, meant)
+
+
+def compare_parts(num_parts: int) -> None:
+    """Over four devices: each takes the rows of its own of six experts; for four parts there are two more places."""
+    mesh = make_mesh(4, ep_size=num_parts)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((24, 48)), jnp.bfloat16)
+    layers = (layer_for(target, backend, mesh=mesh) for target, backend in ((TPU, "tpu"), (TPU, "xla")))
+    found, meant = (np.asarray(jax.jit(layer)(x, jnp.int32(22)), np.float32) for layer in layers)
+    assert np.abs(meant).max() > 0.01
+    np.testing.assert_array_equal(found, meant)
+
+
+@pytest.mark.parametrize("num_parts", [4, 2])
+def test_experts_of_other_devices_are_left_to_them(num_parts):
+    call_with_devices(__name__, "compare_parts", num_parts)
 
 
 @pytest.mark.parametrize("tokens", [2, 160, 150])

@@ -46,19 +46,18 @@ def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "experts", "chosen", "here", "first"),
+    ("tokens", "experts", "chosen", "here", "first", "renormalize"),
     [
-        (2, 128, 8, 32, 96),
-        (1, 8, 2, 8, 0),
-        (64, 128, 8, 32, 32),
-        (48, 60, 4, 15, 15),
-        (24, 60, 4, 60, 0),
-        (40, 32, 4, 8, 24),
-        (144, 16, 1, 16, 0),
-        (150, 256, 8, 256, 0),
+        (2, 128, 8, 32, 96, True),
+        (1, 8, 2, 8, 0, False),
+        (64, 128, 8, 32, 32, True),
+        (48, 60, 4, 15, 15, False),
+        (24, 60, 4, 60, 0, True),
+        (40, 32, 4, 8, 24, False),
+        (144, 16, 1, 16, 0, True),
+        pytest.param(150, 256, 8, 256, 0, False, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("renormalize", [True, False])
 def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
     routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
     assert_same(step(tokens, experts), tokens, first, routing)
@@ -69,14 +68,15 @@ def test_a_simulated_tpu_routes_as_defined():
     assert_same(step(64, 128), 60, 32, Routing(8, 32, renormalize=True), SIMULATED)
 
 
-@pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
-def test_of_equal_experts_the_first_are_chosen(values):
+@pytest.mark.parametrize(
+    ("values", "renormalize"), [([0.0], True), ([0.0, 1.0], False), ([-200.0, 0.0], True), ([-np.inf, 1.0], False)]
+)
+def test_of_equal_experts_the_first_are_chosen(values, renormalize):
     """Of shares that are 0 as well, and of those that exp has made equal."""
-    assert_same(step(40, 64, values=values), 40, 16, Routing(8, 16, renormalize=True))
-    assert_same(step(40, 64, values=values), 40, 48, Routing(8, 16, renormalize=False))
+    assert_same(step(40, 24, values=values), 40, 8, Routing(8, 8, renormalize))
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 37])
+@pytest.mark.parametrize("num_tokens", [0, 37])
 def test_padding_has_no_expert(num_tokens):
     found = assert_same(step(48, 32), num_tokens, 8, Routing(4, 8, renormalize=True))
     assert (np.asarray(found.places[num_tokens:]) == -1).all()
@@ -125,7 +125,7 @@ def added_up(arrays, backend="tpu", target=PLAIN):
     return np.array(sums(*arrays))
 
 
-@pytest.mark.parametrize("rows", [0, 1, 300, 640])
+@pytest.mark.parametrize("rows", [0, 300, 640])
 @pytest.mark.parametrize("target", [PLAIN, pytest.param(SIMULATED, marks=pytest.mark.slow)])
 def test_the_kernel_adds_up_as_defined(rows, target):
     """Of no chunk of rows, and of one to three; rows behind them may be anything."""
@@ -136,7 +136,7 @@ def test_the_kernel_adds_up_as_defined(rows, target):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_broken_row_breaks_its_token_alone(value):
-    products, weights, places = placed(80, 8, 300)
+    products, weights, places = placed(48, 8, 300)
     whole = added_up((products, weights, places))
     broken = added_up((products.at[7, 3].set(value), weights, places))
     token = np.argwhere(np.asarray(places) == 7)[0][0]
