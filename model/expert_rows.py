@@ -8,7 +8,9 @@ from typing import Final, Self
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
+from palladio.pallas_kernels.expert_routing import can_sum_experts, sum_experts
 from palladio.pallas_kernels.target import Target
 
 COMPARED: Final = 1024  # rows: up to so many a TPU compares each with each, in fewer operations than sorting takes
@@ -58,10 +60,39 @@ class RowOrder:
 
     def take(self, x: jax.Array, numbers: jax.Array) -> jax.Array:
         """Rows of x, which has all of these numbers."""
-        most = _MULTIPLIED.get(self.target.kind, _MULTIPLIED_ELSEWHERE) if self.target.platform == "tpu" else 0
-        if x.shape[0] <= most and x.dtype == jnp.bfloat16:
-            return take_by_product(x, numbers)
-        return take_rows(x, numbers)
+        return take_by_product(x, numbers) if _are_multiplied(x, self.target) else take_rows(x, numbers)
+
+
+def _are_multiplied(x: jax.Array, target: Target) -> bool:
+    most = _MULTIPLIED.get(target.kind, _MULTIPLIED_ELSEWHERE) if target.platform == "tpu" else 0
+    return x.shape[0] <= most and x.dtype == jnp.bfloat16
+
+
+def sum_of_placed(
+    products: jax.Array,
+    weights: jax.Array,
+    places: jax.Array,
+    rows_here: int,
+    target: Target,
+    *,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """[T, D]; see sum_experts and can_sum_experts of pallas_kernels.expert_routing."""
+    (T, C), D = places.shape, products.shape[1]
+    if _are_multiplied(products, target):  # nothing is multiplied with a two where a place is -1
+        rows = take_by_product(products, places.reshape(T * C)).reshape(T, C, D)
+    elif can_sum_experts(products, places, rows_here, target=target):
+        return sum_experts(products, weights, places, dtype=dtype, target=target)
+    else:
+        rows = take_rows(products, jnp.maximum(places, 0).reshape(T * C)).reshape(T, C, D)
+        rows = jnp.where(places[:, :, None] >= 0, rows, 0)
+    return jnp.sum(weights[:, :, None] * rows.astype(jnp.float32), axis=1).astype(dtype)
+
+
+def experts_of_rows(sizes: jax.Array, num_rows: int) -> jax.Array:
+    """i32[M], of which expert each row is, by the experts' numbers of rows; the last one of rows that are of none."""
+    ends = jnp.cumsum(sizes)[:-1]
+    return jnp.sum(jnp.arange(num_rows)[:, None] >= ends, axis=1, dtype=jnp.int32)
 
 
 def take_rows(x: jax.Array, numbers: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """The mixture of experts: a router sends each token to a few of many small MLPs."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.expert_rows import RowOrder, take_rows
+from palladio.model.expert_rows import RowOrder, experts_of_rows, sum_of_placed, take_rows
 from palladio.model.layer_spec import ClampedGate, RouterGroups, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
@@ -27,6 +27,7 @@ from palladio.model.sharding import (
 )
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.expert_routing import Routed, Routing, can_route_experts, route_experts
 
 Arrays = tuple[jax.Array, ...]  # what one device has of a weight's parameters
 
@@ -92,12 +93,19 @@ class SparseMLP(Module):
             params: of gate, up and down; then those of the shared expert.
         """
         experts, shared = params[:3], params[3:]
-        weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
-        chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < num_tokens, chosen, -1)
         if biases and num_shards(self.mesh) > num_expert_parts(self.mesh):  # devices that share experts sum up
             biases = (*biases[:2], jnp.where(lax.axis_index(TENSOR_AXIS) == 0, biases[2], 0))
-        first = self._part * experts[0][0].shape[0]
-        out = self._of_all_ranks(x, weights, chosen, first, biases, *experts)
+        num_here = experts[0][0].shape[0]
+        first = self._part * num_here
+        routing = self._routing_of_kernel(x, router[0], num_here)
+        if routing is not None:
+            logits = router_logits(x, router[0], self.spec.router, *router[1:])
+            routed = route_experts(logits, x, num_tokens, first, routing, target=self.kernels.target)
+            out = self._routed_experts(routed, biases, *experts)
+        else:
+            weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
+            chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < num_tokens, chosen, -1)
+            out = self._of_all_ranks(x, weights, chosen, first, biases, *experts)
         if self.shared is not None:
             out += self.shared(x, *shared, activation=self._activation)
         out = out.astype(x.dtype)
@@ -153,15 +161,46 @@ class SparseMLP(Module):
         (T, D), C, E = x.shape, chosen.shape[1], gate[0].shape[0]
         is_here = (chosen >= 0) & (chosen < E)
         by = RowOrder.of(jnp.where(is_here, chosen, E), E, self.kernels.target)
-        rows, sizes = by.take(x, by.tokens), by.sizes  # rows: [T·C, D]
-        add = [_adder(bias, chosen, by.order) for bias in biases] or [_unchanged] * 3
-        gated = self._activation(add[0](self.gate.grouped_matmul(rows, sizes, self.kernels, gate)))
-        inner = gated * self._of_up(add[1](self.up.grouped_matmul(rows, sizes, self.kernels, up)))  # [T·C, F]
-        products = add[2](self.down.grouped_matmul(inner, sizes, self.kernels, down))
+        add = [_adder(bias, jnp.clip(take_rows(chosen.reshape(-1), by.order), 0, E - 1)) for bias in biases]
+        products = self._products(by.take(x, by.tokens), by.sizes, add, gate, up, down)
         out = by.take(products, by.places)  # token after token again
         # Rows of no group are taken for anything: XLA:TPU's kernel does not write them.
         weighted = weights[:, :, None] * out.reshape(T, C, D).astype(jnp.float32)
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
+
+    def _routing_of_kernel(self, x: jax.Array, router: jax.Array, num_here: int) -> Routing | None:
+        """None: XLA's operations choose the experts, and bring rows to them."""
+        spec = self.spec.router
+        if spec.score != "softmax" or spec.groups is not None or spec.bias == "choice" or num_sharing(self.mesh) > 1:
+            return None
+        routing = Routing(self.num_chosen, num_here, spec.renormalize, spec.scale)
+        backend, target = self.kernels.attention, self.kernels.target
+        return routing if can_route_experts(x, router.shape[1], routing, backend=backend, target=target) else None
+
+    def _routed_experts(self, routed: Routed, biases: Arrays, *experts: Arrays) -> jax.Array:
+        """As `_experts`, of rows that are in order; in the dtype that it is needed in."""
+        M = routed.rows.shape[0]
+        add = [_adder(bias, experts_of_rows(routed.sizes, M)) for bias in biases]
+        products = self._products(routed.rows, routed.sizes, add, *experts)
+        dtype = products.dtype if self.shared is None else jnp.float32  # another expert's is added to it
+        rows_here = M // num_expert_parts(self.mesh)
+        weights, places = routed.weights, routed.places
+        return sum_of_placed(products, weights, places, rows_here, self.kernels.target, dtype=dtype)
+
+    def _products(
+        self,
+        rows: jax.Array,
+        sizes: jax.Array,
+        add: Sequence[Callable[[jax.Array], jax.Array]],
+        gate: Arrays,
+        up: Arrays,
+        down: Arrays,
+    ) -> jax.Array:
+        """[M, D] → the same, row by row from its expert. Args: add: of gate, up and down, if they have biases."""
+        add = add or [_unchanged] * 3
+        gated = self._activation(add[0](self.gate.grouped_matmul(rows, sizes, self.kernels, gate)))
+        inner = gated * self._of_up(add[1](self.up.grouped_matmul(rows, sizes, self.kernels, up)))  # [M, F]
+        return add[2](self.down.grouped_matmul(inner, sizes, self.kernels, down))
 
     @property
     def _activation(self) -> Callable[[jax.Array], jax.Array]:
@@ -222,10 +261,9 @@ def choose_experts(
     Returns:
         f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
     """
-    logits = _in_float32(x, router)
+    logits = router_logits(x, router, spec, bias)
     if spec.bias == "logits":
-        assert bias is not None
-        logits, bias = logits + bias, None
+        bias = None  # it is in them
     if spec.score == "softmax":
         scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
         if not (spec.renormalize and bias is None and spec.groups is None):  # else the sum cancels out below
@@ -246,6 +284,15 @@ def choose_experts(
     return weights, chosen.astype(jnp.int32)
 
 
+def router_logits(x: jax.Array, router: jax.Array, spec: RouterSpec, bias: jax.Array | None = None) -> jax.Array:
+    """f32[T, E]. Args: as of choose_experts."""
+    logits = _in_float32(x, router)
+    if spec.bias != "logits":
+        return logits
+    assert bias is not None
+    return logits + bias
+
+
 def _of_best_groups(choice: jax.Array, groups: RouterGroups) -> jax.Array:
     """f32[T, E] → the same, with -inf for the experts of groups that a token does not go to."""
     T, E = choice.shape
@@ -263,12 +310,11 @@ def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:
     )
 
 
-def _adder(bias: jax.Array, chosen: jax.Array, order: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Adds to each row [M, out] its expert's bias, bias [E, out]; chosen, order: as of RowOrder."""
+def _adder(bias: jax.Array, experts: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Adds to each row [M, out] its expert's bias, bias [E, out]; experts: i32[M]."""
 
     def add(products: jax.Array) -> jax.Array:
-        of_rows = take_rows(bias, jnp.clip(take_rows(chosen.reshape(-1), order), 0, bias.shape[0] - 1))
-        return products + of_rows.astype(products.dtype)
+        return products + take_rows(bias, experts).astype(products.dtype)
 
     return add
 

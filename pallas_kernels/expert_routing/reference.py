@@ -1,0 +1,45 @@
+"""What the routing of experts and their sum mean."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
+from palladio.pallas_kernels.target import Target
+
+
+def route(
+    logits: jax.Array,
+    x: jax.Array,
+    num_tokens: jax.Array | int,
+    first: jax.Array | int,
+    routing: Routing,
+    target: Target = Target(),
+) -> Routed:
+    """See api.route_experts. Rows of no expert are 0."""
+    T, C, here = logits.shape[0], routing.num_chosen, routing.num_here
+    scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    if not routing.renormalize:
+        scores /= jnp.sum(scores, axis=-1, keepdims=True)
+    weights, chosen = lax.top_k(scores, C)
+    if routing.renormalize:
+        weights /= jnp.sum(weights, axis=-1, keepdims=True)
+    if routing.scale != 1.0:
+        weights *= routing.scale
+    own = chosen.astype(jnp.int32) - first
+    is_here = (own >= 0) & (own < here) & (jnp.arange(T)[:, None] < num_tokens)
+    own = jnp.where(is_here, own, here).reshape(T * C)
+    order = jnp.argsort(own)
+    places = jnp.where(is_here, jnp.argsort(order).astype(jnp.int32).reshape(T, C), -1)
+    sizes = jnp.sum(own[:, None] == jnp.arange(here), axis=0, dtype=jnp.int32)
+    rows = jnp.where(jnp.arange(T * C)[:, None] < jnp.sum(sizes), x[order // C], 0)
+    return Routed(jnp.where(is_here, weights, 0.0), places, rows, sizes)
+
+
+def weighted_sum(
+    products: jax.Array, weights: jax.Array, places: jax.Array, dtype: DTypeLike, target: Target = Target()
+) -> jax.Array:
+    """See api.sum_experts."""
+    rows = jnp.where(places[:, :, None] >= 0, products[jnp.maximum(places, 0)].astype(jnp.float32), 0.0)
+    return jnp.sum(weights[:, :, None] * rows, axis=1).astype(dtype)
