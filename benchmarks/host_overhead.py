@@ -1,9 +1,11 @@
 """Host time of a decode step, part by part: what the engine does besides waiting for the device.
 
     python benchmarks/host_overhead.py --requests 1 64 256 --queued 0 10000 --steps 300
+    python benchmarks/host_overhead.py --arguments 10 40 160
 
 Runs a random tiny model (no download). `wait` is the time spent until the previous step's tokens are there: on an
 accelerator it is the device's time that the host did not hide. The host's own time is the sum of the others.
+--arguments shows instead what a program costs by the number of its arrays.
 """
 
 import argparse
@@ -15,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from palladio.default_model import default_model_path
@@ -143,6 +147,20 @@ def measure(
     }
 
 
+def microseconds_of_call(num_arrays: int, calls: int = 2000, turns: int = 7) -> float:
+    """What the host takes to start a compiled program of so many small arrays, one of them donated and one its own."""
+    weights, state, row = [jnp.ones((8, 8))] * num_arrays, jnp.zeros(8), np.ones(8, np.float32)
+    program = jax.jit(lambda weights, state, row: (state + row, row), donate_argnums=1, keep_unused=True)
+    compiled, found = program.lower(weights, state, row).compile(), []
+    for _ in range(turns):
+        start = time.perf_counter()
+        for _ in range(calls):
+            state, given = compiled(weights, state, row)
+        found.append((time.perf_counter() - start) / calls)
+        given.block_until_ready()
+    return 1e6 * min(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 64, 256])
@@ -154,8 +172,13 @@ def main() -> None:
         "--without-device", action="store_true", help="run no programs: a CPU would compute on the host's own cores"
     )
     parser.add_argument("--timelines", type=int, default=0, help="requests that ask for their timeline")
+    parser.add_argument("--arguments", type=int, nargs="+", help="arrays of a program: only what a call takes")
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
+    if args.arguments:
+        for count in args.arguments:
+            print(f"{count:9} arrays {microseconds_of_call(count):9.1f} µs a call")
+        return
     config = EngineConfig.from_flags(
         {
             "model_path": str(default_model_path()),

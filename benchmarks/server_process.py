@@ -27,14 +27,17 @@ PACKAGES = ("jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its descendants take: bytes of resident memory, open files (sockets too), threads."""
+    """What a process and its descendants take: bytes of resident memory (pss: what they share counts once), open files
+    (sockets too), threads."""
 
     rss: int = 0
     files: int = 0
     threads: int = 0
+    pss: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.rss + other.rss, self.files + other.files, self.threads + other.threads)
+        files, threads = self.files + other.files, self.threads + other.threads
+        return Usage(self.rss + other.rss, files, threads, self.pss + other.pss)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,9 +198,10 @@ def _usage_of(pid: int) -> Usage:
         pages = int((folder / "statm").read_text().split()[1])
         files = len(list((folder / "fd").iterdir()))
         threads = len(list((folder / "task").iterdir()))
+        shares = (folder / "smaps_rollup").read_text().partition("\nPss:")[2].split()
     except OSError:  # it has ended
         return Usage()
-    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), files, threads)
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), files, threads, int(shares[0]) << 10 if shares else 0)
 
 
 def provenance() -> dict[str, Any]:

@@ -102,10 +102,12 @@ def start_once(command: Sequence[str], limit: float, *, watches_streams: bool = 
                 if time.perf_counter() - start > limit:
                     raise TimeoutError(f"{name}: not within {limit:g} s")
                 time.sleep(0.1)
+            usage = usage_of_tree(process.pid)
             figures[name] = {
                 "seconds": round(time.perf_counter() - start, 2),
                 "cpu_seconds": round(cpu_seconds_of_tree(process.pid), 2),
-                "resident_mib": usage_of_tree(process.pid).rss >> 20,
+                "resident_mib": usage.rss >> 20,
+                "shared_once_mib": usage.pss >> 20,
             }
 
         try:

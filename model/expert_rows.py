@@ -8,7 +8,9 @@ from typing import Final, Self
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
+from palladio.pallas_kernels.expert_routing import can_sum_experts, sum_experts
 from palladio.pallas_kernels.target import Target
 
 COMPARED: Final = 1024  # rows: up to so many a TPU compares each with each, in fewer operations than sorting takes
@@ -66,13 +68,25 @@ def _are_multiplied(x: jax.Array, target: Target) -> bool:
     return x.shape[0] <= most and x.dtype == jnp.bfloat16
 
 
-def take_placed(x: jax.Array, places: jax.Array, target: Target) -> jax.Array:
-    """[M, D] and i32[T, C] → [T, C, D], 0 where a place is -1. Other rows of x may be anything."""
-    (T, C), flat = places.shape, places.reshape(-1)
-    if _are_multiplied(x, target):
-        return take_by_product(x, flat).reshape(T, C, x.shape[1])  # nothing is multiplied with a two
-    rows = take_rows(x, jnp.maximum(flat, 0)).reshape(T, C, x.shape[1])
-    return jnp.where(places[:, :, None] >= 0, rows, 0)
+def sum_of_placed(
+    products: jax.Array,
+    weights: jax.Array,
+    places: jax.Array,
+    rows_here: int,
+    target: Target,
+    *,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """[T, D]; see sum_experts and can_sum_experts of pallas_kernels.expert_routing."""
+    (T, C), D = places.shape, products.shape[1]
+    if _are_multiplied(products, target):  # nothing is multiplied with a two where a place is -1
+        rows = take_by_product(products, places.reshape(T * C)).reshape(T, C, D)
+    elif can_sum_experts(products, places, rows_here, target=target):
+        return sum_experts(products, weights, places, dtype=dtype, target=target)
+    else:
+        rows = take_rows(products, jnp.maximum(places, 0).reshape(T * C)).reshape(T, C, D)
+        rows = jnp.where(places[:, :, None] >= 0, rows, 0)
+    return jnp.sum(weights[:, :, None] * rows.astype(jnp.float32), axis=1).astype(dtype)
 
 
 def experts_of_rows(sizes: jax.Array, num_rows: int) -> jax.Array:

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.expert_rows import RowOrder, experts_of_rows, take_placed, take_rows
+from palladio.model.expert_rows import RowOrder, experts_of_rows, sum_of_placed, take_rows
 from palladio.model.layer_spec import ClampedGate, RouterGroups, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
@@ -178,12 +178,14 @@ class SparseMLP(Module):
         return routing if can_route_experts(x, router.shape[1], routing, backend=backend, target=target) else None
 
     def _routed_experts(self, routed: Routed, biases: Arrays, *experts: Arrays) -> jax.Array:
-        """As `_experts`, of rows that are in order."""
+        """As `_experts`, of rows that are in order; in the dtype that it is needed in."""
         M = routed.rows.shape[0]
         add = [_adder(bias, experts_of_rows(routed.sizes, M)) for bias in biases]
         products = self._products(routed.rows, routed.sizes, add, *experts)
-        out = take_placed(products, routed.places, self.kernels.target).astype(jnp.float32)
-        return jnp.sum(routed.weights[:, :, None] * out, axis=1)
+        dtype = products.dtype if self.shared is None else jnp.float32  # another expert's is added to it
+        rows_here = M // num_expert_parts(self.mesh)
+        weights, places = routed.weights, routed.places
+        return sum_of_placed(products, weights, places, rows_here, self.kernels.target, dtype=dtype)
 
     def _products(
         self,

@@ -1,70 +1,32 @@
 // Attention of a step's tokens over their pages of keys and values in float32.
 #pragma once
 
-#include "attention_blocks.h"
-#include "attention_spans.h"
+#include <cstdint>
+
+#include "chunks.h"
 
 namespace palladio {
 
-// Memory of this thread that begins with a cache line.
-inline float* Scratch(int64_t count) {
-  thread_local std::vector<float> memory;
-  memory.resize(count + 16);
-  return (float*)((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
-}
+struct Attention {
+  const float* q;                // [T, N, H], scaled
+  const float* pages;            // [P, K, S, 2 * padded]
+  const int32_t* query_start;    // [B + 1]
+  const int32_t* kv_len;         // [B]
+  const int32_t* table;          // [B, width]
+  const float* sinks;            // [N], or null
+  float* out;                    // [T, N, H]
+  int64_t T, B, N, H, K, S, padded, width;
+  int64_t window;                // keys that a query sees; 0: all
+  float soft_cap;                // 0: none
+  bool only_avx2;                // as on a CPU that has no more
 
-struct Units {
-  std::vector<Span> spans;
-  std::vector<std::pair<int64_t, int64_t>> joined;  // requests of one token and their kv heads
-  std::vector<int64_t> begin{0};                    // of the spans of each
-  std::vector<QueryRows> rows;                      // of the other requests, kTogether blocks each
+  // A key and its value, [2 * padded].
+  const float* Row(int64_t request, int64_t head, int64_t key) const {
+    const int64_t page = table[request * width + key / S];
+    return pages + ((page * K + head) * S + key % S) * 2 * padded;
+  }
 };
 
-inline Units UnitsOf(const Attention& a, int64_t size) {
-  Units units;
-  for (int64_t b = 0; b < a.B; ++b) {
-    const int64_t tokens = a.query_start[b + 1] - a.query_start[b], last = a.kv_len[b];
-    const int64_t first = a.window ? std::max<int64_t>(0, last - a.window) : 0, rows = tokens * (a.N / a.K);
-    for (int64_t k = 0; k < a.K && tokens == 1; ++k) {
-      for (int64_t key = first; key < last;) {
-        const int64_t stop = std::min(last, (key / kSpan + 1) * kSpan);
-        units.spans.push_back({b, k, key, stop});
-        key = stop;
-      }
-      units.joined.push_back({b, k});
-      units.begin.push_back(units.spans.size());
-    }
-    for (int64_t row = (rows - 1) / size * size; row >= 0 && tokens > 1; row -= size)
-      for (int64_t k = 0; k < a.K; ++k)  // those with most keys first: threads end at about the same time
-        units.rows.push_back({b, k, row, std::min(size, rows - row)});
-  }
-  return units;
-}
-
-inline void AttendAll(xla::ffi::ThreadPool pool, const Attention& a) {
-  const bool is_wide = __builtin_cpu_supports("x86-64-v4") && !a.only_avx2;
-  const int64_t together = kTogether * (is_wide ? kWideRows : kNarrowRows);
-  const Units units = UnitsOf(a, together);
-  const int64_t G = a.N / a.K, L = G > 8 ? 16 : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;
-  const int64_t of_rows = units.rows.size();
-  const bool is_few = G <= kFew && a.H % 16 == 0;
-  std::vector<float> states(units.spans.size() * groups * size);
-  Run(pool, {of_rows + int64_t(units.spans.size()) * groups, [&](int64_t unit) {
-               if (unit < of_rows)
-                 return (is_wide ? AttendWide : AttendNarrow)(a, units.rows[unit], Scratch(2 * together * a.H));
-               unit -= of_rows;
-               if (is_few) {
-                 const Span& span = units.spans[unit];
-                 return (is_wide ? AttendFewWide : AttendFewNarrow)(a, span, G, states.data() + unit * size);
-               }
-               const int64_t lane = unit % groups * L;
-               (L == 8 ? Attend8 : Attend16)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
-                                             states.data() + unit * size);
-             }});
-  for (size_t i = 0; i < units.joined.size(); ++i)
-    Join(a, units.joined[i].first, units.joined[i].second, states.data() + units.begin[i] * groups * size,
-         units.begin[i + 1] - units.begin[i], L);
-  std::fill(a.out + a.query_start[a.B] * a.N * a.H, a.out + a.T * a.N * a.H, 0.0f);  // padding
-}
+void AttendAll(xla::ffi::ThreadPool pool, const Attention& a);
 
 }  // namespace palladio

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "chunks.h"
+#include "attention.h"
 
 namespace palladio {
 
@@ -30,26 +30,6 @@ struct Lanes<16> {
   typedef float Floats __attribute__((vector_size(64)));
   typedef float Anywhere __attribute__((vector_size(64), aligned(4)));
   typedef int32_t Ints __attribute__((vector_size(64)));
-};
-
-struct Attention {
-  const float* q;                // [T, N, H], scaled
-  const float* pages;            // [P, K, S, 2 * padded]
-  const int32_t* query_start;    // [B + 1]
-  const int32_t* kv_len;         // [B]
-  const int32_t* table;          // [B, width]
-  const float* sinks;            // [N], or null
-  float* out;                    // [T, N, H]
-  int64_t T, B, N, H, K, S, padded, width;
-  int64_t window;                // keys that a query sees; 0: all
-  float soft_cap;                // 0: none
-  bool only_avx2;                // as on a CPU that has no more
-
-  // A key and its value, [2 * padded].
-  const float* Row(int64_t request, int64_t head, int64_t key) const {
-    const int64_t page = table[request * width + key / S];
-    return pages + ((page * K + head) * S + key % S) * 2 * padded;
-  }
 };
 
 // e to the power of x <= 0, to 2 ulp; 0 below -87. NaN stays NaN.
@@ -80,6 +60,6 @@ __attribute__((always_inline)) inline void Cap(V& scores, float cap) {
   scores = cap * (x < 0.0f ? -tanh : tanh);
 }
 
-#define PALLADIO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define PALLADIO_CLONES __attribute__((target_clones("arch=x86-64-v4", "default")))
 
 }  // namespace palladio

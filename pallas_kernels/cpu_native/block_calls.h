@@ -1,6 +1,9 @@
 // The arguments of a block as XLA gives them: those that are not there have no numbers.
 #pragma once
 
+#include <cstring>
+#include <vector>
+
 #include "layer_blocks.h"
 #include "xla/ffi/api/ffi.h"
 

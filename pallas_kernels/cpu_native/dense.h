@@ -7,17 +7,9 @@
 #include <immintrin.h>
 
 #include "attention_math.h"
+#include "multiply.h"
 
 namespace palladio {
-
-struct DenseProduct {
-  const float* x;  // [rows, inputs]
-  const float* w;  // [inputs, outputs]
-  float* y;        // [rows, outputs]
-  int64_t rows, inputs, outputs;
-};
-
-typedef Lanes<16>::Floats Sums;
 
 constexpr int64_t kStrip = 64;   // outputs that a thread takes at a time
 constexpr int64_t kDepth = 256;  // inputs that rows go through together: their part of a strip stays in a cache
@@ -102,14 +94,6 @@ __attribute__((target("arch=x86-64-v3"))) inline void DenseNarrow(const DensePro
     }
   }
   DenseRest(p, output + (stop - output) / 16 * 16, stop);
-}
-
-// Args: only_avx2: as on a CPU that has no more.
-inline void MultiplyDense(xla::ffi::ThreadPool pool, const DenseProduct& p, bool only_avx2) {
-  const bool is_wide = __builtin_cpu_supports("x86-64-v4") && !only_avx2;
-  Run(pool, {(p.outputs + kStrip - 1) / kStrip, [&](int64_t strip) {
-               (is_wide ? DenseWide : DenseNarrow)(p, strip * kStrip, std::min(p.outputs, (strip + 1) * kStrip));
-             }});
 }
 
 }  // namespace palladio

@@ -1,10 +1,11 @@
 // The custom calls of XLA that a CPU computes by code of ours: products, attention, and writes of the cache.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "attention.h"
 #include "block_calls.h"
-#include "chunks.h"
 #include "multiply.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -97,18 +98,11 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::BufferR3<ffi::F32> q, ffi::
   return ffi::Error::Success();
 }
 
-// The largest number of each row, the first of equals, where NaN is larger than all; and whether it is a finite one.
 ffi::Error RowArgmax(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, ffi::Result<ffi::BufferR1<ffi::S32>> ids,
                      ffi::Result<ffi::BufferR1<ffi::PRED>> finite) {
   const int64_t rows = x.dimensions()[0], size = x.dimensions()[1];
   if (size == 0) return ffi::Error::InvalidArgument("rows without numbers have no largest one");
-  const Team team(pool, ThreadsFor(pool, rows * size, rows * size));
-  EachRow(pool, rows, size, [&](int64_t t) {
-    const float* row = x.typed_data() + t * size;
-    const int64_t found = LargestOf(row, size);
-    ids->typed_data()[t] = found;
-    finite->typed_data()[t] = std::isfinite(row[found]);
-  });
+  LargestOfRows(pool, x.typed_data(), rows, size, ids->typed_data(), finite->typed_data());
   return ffi::Error::Success();
 }
 

@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,19 @@ import jax
 
 from palladio.pallas_kernels.cpu_native.calls import SYMBOLS
 
-SOURCE: Final = Path(__file__).with_suffix(".cc")
-SOURCES: Final = (SOURCE, *sorted((*SOURCE.parent.glob("*.h"), *SOURCE.parent.glob("*.inc"))))
+_HERE: Final = Path(__file__).parent
+SOURCES: Final = tuple(sorted(path for kind in ("cc", "h", "inc") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
-_FLAGS: Final = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
-_SECONDS: Final = 240  # for the compiler, which takes fifteen
+_FLAGS: Final = ("-std=c++17", "-fPIC", "-pthread", "-w")
+# Units are compiled side by side, those that take longest first. library.cc asks what the CPU has, so it is made for any
+# x86-64; its calls are no faster when they are optimized further.
+_UNITS: Final = {
+    "multiply.cc": ("-O3",),
+    "attention.cc": ("-O3", "-march=x86-64-v3"),
+    "library.cc": ("-O1",),
+    "layer_blocks.cc": ("-O3", "-march=x86-64-v3"),
+}
+_SECONDS: Final = 240  # for the compiler, which takes ten
 _loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
 
 
@@ -71,7 +80,7 @@ def _private(folder: Path) -> Path:
 def _compiled(compiler: str, folder: Path) -> Path:
     """The library in the folder, which may be one that only others can write to. Of processes that start together one
     compiles it, and the others wait."""
-    parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS)
+    parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS, _UNITS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     library = folder / f"cpu_native-{digest}.so"
     if library.is_file():
@@ -85,19 +94,28 @@ def _compiled(compiler: str, folder: Path) -> Path:
 
 
 def _compile(compiler: str, library: Path) -> None:
-    with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so", delete=False) as file:
-        made = Path(file.name)
-    try:
-        command = [compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        if done.returncode != 0:
-            raise NativeError(f"{compiler} failed: {_first_error(done.stderr)}")
+    common = [compiler, *_FLAGS]
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / "library.so"
+        objects = {unit: str(Path(folder) / f"{unit}.o") for unit in _UNITS}
+        include = f"-I{jax.ffi.include_dir()}"
+        commands = [
+            [*common, *own, include, "-c", str(_HERE / unit), "-o", objects[unit]] for unit, own in _UNITS.items()
+        ]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(_run, commands))
+        _run([*common, "-shared", *objects.values(), "-o", str(made)])
         made.chmod(0o700)
         made.replace(library)
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise NativeError(f"{compiler} took longer than {_SECONDS} s") from None
-    finally:
-        made.unlink(missing_ok=True)
+        raise NativeError(f"{command[0]} took longer than {_SECONDS} s") from None
+    if done.returncode != 0:
+        raise NativeError(f"{command[0]} failed: {_first_error(done.stderr)}")
 
 
 def _first_error(text: str) -> str:

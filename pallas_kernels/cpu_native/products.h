@@ -107,11 +107,15 @@ inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
 // Meanwhile it asks for the numbers of the matrix that lie `ahead` of its own.
 using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, int64_t ahead);
 
-// Blocks by rows - 1, of one output, of two and of four.
+// The same for one output, of a block that has so many rows.
+using OneOutput = void (*)(const Product&, int64_t row, int64_t rows, int64_t output, int64_t part);
+
+// Blocks of one output; by rows - 1, of two and of four.
 struct Blocks {
   int64_t rows;  // of the largest one
   int64_t few;   // so many rows, of one block, take four outputs at a time
-  Block one[kRows], two[kRows], four[kRows];
+  OneOutput one;
+  Block two[kRows], four[kRows];
 };
 
 // Sums or numbers of four.
@@ -150,7 +154,7 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chu
       blocks.four[p.rows - 1](p, 0, output, part, is_there ? (asked - output) * p.inputs : 0);
   }
   for (; output < chunk.stop; ++output)
-    for (int64_t part = 0; part < p.parts; ++part) blocks.one[p.rows - 1](p, 0, output, part, 0);
+    for (int64_t part = 0; part < p.parts; ++part) blocks.one(p, 0, p.rows, output, part);
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
@@ -161,9 +165,10 @@ inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& ch
     for (int64_t row = 0, rows; row < p.rows; row += rows) {
       rows = p.row_blocks.SizeAt(row);
       for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
-        const int64_t asked = row ? 0 : AheadOf(p, chunk, output, part, ahead);
-        const auto& own = output + kOutputs <= chunk.stop ? blocks.two : blocks.one;
-        own[rows - 1](p, row, output, part, asked);
+        if (output + kOutputs <= chunk.stop)
+          blocks.two[rows - 1](p, row, output, part, row ? 0 : AheadOf(p, chunk, output, part, ahead));
+        else
+          blocks.one(p, row, rows, output, part);
       }
     }
 }

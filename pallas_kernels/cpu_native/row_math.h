@@ -3,15 +3,12 @@
 
 #include <cmath>
 
-#include "dense.h"
+#include "attention_math.h"
+#include "layer_blocks.h"
 
 namespace palladio {
 
-struct Norm {
-  const float *scale = nullptr, *bias = nullptr;  // [size]; no scale: there is no norm
-  float eps = 0, added = 0;                       // to the mean of squares, and to the scale
-  bool is_centered = false;                       // the mean is subtracted first
-};
+typedef Lanes<16>::Floats Sums;
 
 __attribute__((always_inline)) inline float SumOf(const Sums& lanes) {
   float sum = 0;
@@ -72,8 +69,6 @@ __attribute__((always_inline)) inline Sums Sigmoid(const Sums& x) {
   Exp<16>(e);
   return (x < 0.0f ? e : Sums{} + 1.0f) / (1.0f + e);
 }
-
-enum Activation { kSilu, kGeluTanh, kRelu2 };
 
 __attribute__((always_inline)) inline Sums Activated(const Sums& x, Activation activation) {
   if (activation == kRelu2) {

@@ -1,14 +1,16 @@
-"""The public face of the routing of experts; says where there is a kernel for it."""
+"""The public face of the routing of experts and of their sum; says where there are kernels for them."""
 
 import jax
+from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu
+from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu, tpu_sum
 from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
 from palladio.pallas_kernels.target import Target
 
-__all__ = ["Routed", "Routing", "can_route_experts", "route_experts"]
+__all__ = ["Routed", "Routing", "can_route_experts", "can_sum_experts", "route_experts", "sum_experts"]
 
 BACKENDS = {"tpu": tpu.route, "gpu_triton": gpu_triton.route, "reference": reference.route}
+SUMS = {"tpu": tpu_sum.weighted_sum, "reference": reference.weighted_sum}
 
 
 def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backend: str, target: Target) -> bool:
@@ -49,3 +51,36 @@ def route_experts(
     if backend == "auto":
         backend = "gpu_triton" if target.platform == "gpu" else "tpu"
     return BACKENDS[backend](logits, x, num_tokens, first, routing, target)
+
+
+def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:
+    """Whether there is a kernel that is worth it, for what `route_experts` has made with one.
+
+    Args:
+        products: [T·C, D], or its shape. places: see Routed. target: see route_experts.
+        rows_here: how many have an expert of this device, if all experts are used alike.
+    """
+    return tpu_sum.takes(products, places, rows_here, target)
+
+
+def sum_experts(
+    products: jax.Array,
+    weights: jax.Array,
+    places: jax.Array,
+    *,
+    dtype: DTypeLike,
+    backend: str = "tpu",
+    target: Target = Target(),
+) -> jax.Array:
+    """The weighted sum of each token's experts, as far as these are on this device.
+
+    Args:
+        products: [T·C, D], what the experts have made of their rows; others may be anything.
+        weights, places: see Routed.
+        dtype: of the result; sums are in float32.
+        backend, target: see route_experts.
+
+    Returns:
+        [T, D]. From the kernel, what is not finite makes its token infinite or NaN, and no other.
+    """
+    return SUMS[backend](products, weights, places, dtype, target)

@@ -1,8 +1,9 @@
-"""What the routing of experts means."""
+"""What the routing of experts and their sum mean."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
 from palladio.pallas_kernels.target import Target
@@ -34,3 +35,11 @@ def route(
     sizes = jnp.sum(own[:, None] == jnp.arange(here), axis=0, dtype=jnp.int32)
     rows = jnp.where(jnp.arange(T * C)[:, None] < jnp.sum(sizes), x[order // C], 0)
     return Routed(jnp.where(is_here, weights, 0.0), places, rows, sizes)
+
+
+def weighted_sum(
+    products: jax.Array, weights: jax.Array, places: jax.Array, dtype: DTypeLike, target: Target = Target()
+) -> jax.Array:
+    """See api.sum_experts."""
+    rows = jnp.where(places[:, :, None] >= 0, products[jnp.maximum(places, 0)].astype(jnp.float32), 0.0)
+    return jnp.sum(weights[:, :, None] * rows, axis=1).astype(dtype)

@@ -25,7 +25,7 @@ MAX_EXPERTS = 256
 MAX_CHOSEN = 16
 CHUNK = 128  # rows that are made at once
 _MIB = 2**20
-_ROW_BYTES = {"v4": _MIB, "v5p": 4 * _MIB, "7x": 4 * _MIB}  # a sixteenth of the vector memory
+_ROW_BYTES = {"v4": 2 * _MIB, "v5p": 8 * _MIB, "7x": 8 * _MIB}  # an eighth of the vector memory
 _ROW_BYTES_ELSEWHERE = 8 * _MIB
 _CHOSEN = -1.0  # in place of the share of an expert that has been chosen
 

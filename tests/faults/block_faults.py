@@ -22,7 +22,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a block does not rotate keys",
-        "pallas_kernels/cpu_native/layer_blocks.h",
+        "pallas_kernels/cpu_native/layer_blocks.cc",
         "RotateHead(own + G * H, cos, sin, b.half,",
         "RotateHead(own + G * H, cos, sin, 0,",
         _BLOCKS,
@@ -43,7 +43,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "rows of padding keep what was in their place in a block of float32",
-        "pallas_kernels/cpu_native/layer_blocks.h",
+        "pallas_kernels/cpu_native/layer_blocks.cc",
         "std::copy_n(y + (own - 1) * m.outputs,",
         "std::copy_n(y + t * m.outputs,",
         _BLOCKS,
@@ -79,8 +79,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "inputs beyond the last whole vector are left out",
         "pallas_kernels/cpu_native/blocks.inc",
-        "if (whole < stop) AddStep",
-        "if (false) AddStep",
+        "if (whole < stop) AddStep<Kernel, R, O>",
+        "if (false) AddStep<Kernel, R, O>",
         ("tests/pallas_kernels/test_cpu_native.py",),
     ),
     Fault(
@@ -92,7 +92,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "all experts have the first one's matrix",
-        "pallas_kernels/cpu_native/multiply.h",
+        "pallas_kernels/cpu_native/multiply.cc",
         "of.w + number++ * of.outputs * inputs",
         "of.w + 0 * number++",
         ("tests/pallas_kernels/test_cpu_native.py",),
@@ -106,7 +106,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a row of a smaller block is packed as in a longer one",
-        "pallas_kernels/cpu_native/multiply.h",
+        "pallas_kernels/cpu_native/multiply.cc",
         "blocks.SizeAt(first) * vector",
         "blocks.most * vector",
         ("tests/pallas_kernels/test_cpu_native.py",),
@@ -148,7 +148,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a window's first key is one too early",
-        "pallas_kernels/cpu_native/attention.h",
+        "pallas_kernels/cpu_native/attention.cc",
         "std::max<int64_t>(0, last - a.window)",
         "std::max<int64_t>(0, last - a.window - 1)",
         ("tests/pallas_kernels/test_cpu_native.py",),

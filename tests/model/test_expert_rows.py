@@ -1,6 +1,7 @@
 """A mixture's rows in the order of their experts: by comparing and multiplying, as on a TPU, what sorting gives."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +14,21 @@ from palladio.model.expert_rows import (
     COMPARED,
     RowOrder,
     experts_of_rows,
+    sum_of_placed,
     take_by_product,
-    take_placed,
     take_rows,
 )
+from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.module import Context
 from palladio.model.moe import SparseMLP
 from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.expert_routing import can_sum_experts
 from palladio.pallas_kernels.target import Target
+from tests.many_devices import call_with_devices
 from tests.tiny_model import tiny_config
 
-TPU, CPU = Target("tpu", "v6e"), Target("cpu")
+TPU, V5E, CPU = Target("tpu", "v6e"), Target("tpu", "v5e"), Target("cpu")
 
 
 @pytest.mark.parametrize(
@@ -59,12 +63,11 @@ def test_numbers_that_are_not_finite_stay_in_their_row(value):
     np.testing.assert_array_equal(out, 1.0)
 
 
-def layer_for(target, backend="xla", family="qwen2_moe"):
-    config = ModelConfig.from_hf(tiny_config(family))
+def layer_for(target, backend="xla", family="qwen2_moe", mesh=None, **overrides):
+    mesh = mesh or make_mesh(1)
+    config = TensorLayout.over(ModelConfig.from_hf(tiny_config(family, **overrides)), mesh).config
     kernels = Kernels(backend, dataclasses.replace(target, interpret="plain"))
-    return SparseMLP(
-        Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, make_mesh(1)
-    )
+    return SparseMLP(Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, mesh)
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(21, 19), (2, 1), (300, 300)])  # 300 × 4 are too many to compare
@@ -90,19 +93,53 @@ def test_a_layer_with_the_kernel_gives_the_same_bits(family, rows, tokens):
                 bias[...] = jnp.asarray(np.random.default_rng(seed).standard_normal(bias.shape), bias.dtype)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((rows, by_number.router.shape[0])), jnp.bfloat16)
     assert by_kernel._routing_of_kernel(x, by_kernel.router[...], by_kernel.router.shape[1]) is not None
-    found, meant = (
-        np.asarray(jax.jit(layer)(x, jnp.int32(tokens)), np.float32) for layer in (by_kernel, by_number)
-    )
+    found, meant = (np.asarray(jax.jit(layer)(x, jnp.int32(tokens)), np.float32) for layer in (by_kernel, by_number))
     assert np.abs(meant[:tokens]).max() > 0.01
     np.testing.assert_array_equal(found, meant)
 
 
-@pytest.mark.parametrize("rows", [2, 300])
-def test_placed_rows_are_taken_and_others_are_zero(rows):
-    """By products, and one by one; what is of no group may be NaN."""
-    x = jnp.arange(1, rows * 3 + 1, dtype=jnp.bfloat16).reshape(rows, 3).at[rows - 1].set(jnp.nan)
-    out = take_placed(x, jnp.asarray([[0, -1], [-1, 0]]), Target("tpu", "v5e"))
-    np.testing.assert_array_equal(np.asarray(out, np.float32), [[[1, 2, 3], [0, 0, 0]], [[0, 0, 0], [1, 2, 3]]])
+def compare_parts(num_parts: int) -> None:
+    """Over four devices: each takes the rows of its own of six experts; for four parts there are two more places."""
+    mesh = make_mesh(4, ep_size=num_parts)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((24, 48)), jnp.bfloat16)
+    layers = (layer_for(target, backend, mesh=mesh) for target, backend in ((TPU, "tpu"), (TPU, "xla")))
+    found, meant = (np.asarray(jax.jit(layer)(x, jnp.int32(22)), np.float32) for layer in layers)
+    assert np.abs(meant).max() > 0.01
+    np.testing.assert_array_equal(found, meant)
+
+
+@pytest.mark.parametrize("num_parts", [4, 2])
+def test_experts_of_other_devices_are_left_to_them(num_parts):
+    call_with_devices(__name__, "compare_parts", num_parts)
+
+
+@pytest.mark.parametrize("tokens", [2, 160, 150])
+def test_placed_rows_are_added_up(tokens):
+    """By products, by the kernel, and one by one; what is of no group may be NaN."""
+    target = dataclasses.replace(V5E, interpret="plain")
+    x = jnp.arange(1, 2 * tokens * 256 + 1, dtype=jnp.bfloat16).reshape(2 * tokens, 256).at[tokens:].set(jnp.nan)
+    assert can_sum_experts(x, jnp.zeros((tokens, 2)), 2, target=target) == (tokens == 160)
+    places = jnp.full((tokens, 2), -1).at[1].set([1, 0]).at[0].set([-1, 1])
+    weights = jnp.where(places >= 0, 0.5, 0)
+    out = np.asarray(jax.jit(partial(sum_of_placed, rows_here=2, target=target, dtype=jnp.float32))(x, weights, places))
+    first, second = np.asarray(x[:2], np.float32)
+    np.testing.assert_array_equal(out[:2], [second / 2, (first + second) / 2])
+    assert not out[2:].any()
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
+def test_a_layer_with_both_kernels_gives_the_same_bits(family):
+    """With a shared expert, whose product is added in float32, and without."""
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((80, 256)), jnp.bfloat16)
+    of_kernels, of_xla = (
+        layer_for(target, backend, family, hidden_size=256, head_dim=16)
+        for target, backend in ((V5E, "tpu"), (CPU, "xla"))
+    )
+    products = jnp.zeros((80 * of_xla.num_chosen, 256), x.dtype)
+    assert can_sum_experts(products, jnp.zeros((80, 4)), len(products), target=V5E)
+    found, meant = (np.asarray(jax.jit(layer)(x, jnp.int32(77)), np.float32) for layer in (of_kernels, of_xla))
+    np.testing.assert_array_equal(found[:77], meant[:77])
+    assert np.isfinite(found).all()
 
 
 def test_sizes_tell_the_experts_of_rows():

@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.expert_routing import (
+    Routing,
+    can_route_experts,
+    can_sum_experts,
+    route_experts,
+    sum_experts,
+)
 from palladio.pallas_kernels.target import Target
 
 PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
@@ -40,19 +46,18 @@ def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "experts", "chosen", "here", "first"),
+    ("tokens", "experts", "chosen", "here", "first", "renormalize"),
     [
-        (2, 128, 8, 32, 96),
-        (1, 8, 2, 8, 0),
-        (64, 128, 8, 32, 32),
-        (48, 60, 4, 15, 15),
-        (24, 60, 4, 60, 0),
-        (40, 32, 4, 8, 24),
-        (144, 16, 1, 16, 0),
-        (150, 256, 8, 256, 0),
+        (2, 128, 8, 32, 96, True),
+        (1, 8, 2, 8, 0, False),
+        (64, 128, 8, 32, 32, True),
+        (48, 60, 4, 15, 15, False),
+        (24, 60, 4, 60, 0, True),
+        (40, 32, 4, 8, 24, False),
+        (144, 16, 1, 16, 0, True),
+        pytest.param(150, 256, 8, 256, 0, False, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("renormalize", [True, False])
 def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
     routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
     assert_same(step(tokens, experts), tokens, first, routing)
@@ -63,14 +68,15 @@ def test_a_simulated_tpu_routes_as_defined():
     assert_same(step(64, 128), 60, 32, Routing(8, 32, renormalize=True), SIMULATED)
 
 
-@pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
-def test_of_equal_experts_the_first_are_chosen(values):
+@pytest.mark.parametrize(
+    ("values", "renormalize"), [([0.0], True), ([0.0, 1.0], False), ([-200.0, 0.0], True), ([-np.inf, 1.0], False)]
+)
+def test_of_equal_experts_the_first_are_chosen(values, renormalize):
     """Of shares that are 0 as well, and of those that exp has made equal."""
-    assert_same(step(40, 64, values=values), 40, 16, Routing(8, 16, renormalize=True))
-    assert_same(step(40, 64, values=values), 40, 48, Routing(8, 16, renormalize=False))
+    assert_same(step(40, 24, values=values), 40, 8, Routing(8, 8, renormalize))
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 37])
+@pytest.mark.parametrize("num_tokens", [0, 37])
 def test_padding_has_no_expert(num_tokens):
     found = assert_same(step(48, 32), num_tokens, 8, Routing(4, 8, renormalize=True))
     assert (np.asarray(found.places[num_tokens:]) == -1).all()
@@ -100,6 +106,55 @@ def test_what_is_not_finite_stays_in_its_token(value):
     rows = np.asarray(found.rows, np.float32)
     assert np.isinf(rows[of_nine, 3]).all()
     assert np.isfinite(rows).sum() == rows.size - 4
+
+
+def placed(tokens, chosen, rows, columns=256):
+    """Products of so many rows, NaN behind them; weights, and places of which the other ones are -1."""
+    rng = np.random.default_rng(rows)
+    places = np.full(tokens * chosen, -1, np.int32)
+    places[rng.permutation(tokens * chosen)[:rows]] = np.arange(rows)
+    places = places.reshape(tokens, chosen)
+    products = rng.normal(size=(tokens * chosen, columns))
+    products[rows:] = np.nan
+    weights = np.where(places >= 0, rng.uniform(size=places.shape), 0.0)
+    return jnp.asarray(products, jnp.bfloat16), jnp.asarray(weights, jnp.float32), jnp.asarray(places)
+
+
+def added_up(arrays, backend="tpu", target=PLAIN):
+    sums = jax.jit(lambda *args: sum_experts(*args, dtype=jnp.float32, backend=backend, target=target))
+    return np.array(sums(*arrays))
+
+
+@pytest.mark.parametrize("rows", [0, 300, 640])
+@pytest.mark.parametrize("target", [PLAIN, pytest.param(SIMULATED, marks=pytest.mark.slow)])
+def test_the_kernel_adds_up_as_defined(rows, target):
+    """Of no chunk of rows, and of one to three; rows behind them may be anything."""
+    arrays = placed(80, 8, rows)
+    assert can_sum_experts(arrays[0], arrays[2], 512, target=target)
+    np.testing.assert_allclose(added_up(arrays, target=target), added_up(arrays, "reference"), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_broken_row_breaks_its_token_alone(value):
+    products, weights, places = placed(48, 8, 300)
+    whole = added_up((products, weights, places))
+    broken = added_up((products.at[7, 3].set(value), weights, places))
+    token = np.argwhere(np.asarray(places) == 7)[0][0]
+    assert not np.isfinite(broken[token, 3])
+    broken[token, 3] = whole[token, 3]
+    np.testing.assert_array_equal(broken, whole)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "kind", "here"),
+    [(72, 256, "v6e", 1), (80, 384, "v6e", 1), (256, 4096, "7x", 1), (256, 2048, "v4", 1), (256, 2048, "v5e", 2048)],
+)
+def test_other_sums_are_left_to_xla(tokens, columns, kind, here):
+    """Of half tiles, of too many numbers, and where a gather of all rows takes fewer cycles."""
+    products, places = jnp.zeros((tokens * 8, columns), jnp.bfloat16), jnp.zeros((tokens, 8), jnp.int32)
+    assert not can_sum_experts(products, places, here, target=Target("tpu", kind))
+    whole = jnp.zeros((640, 256), jnp.bfloat16), jnp.zeros((80, 8), jnp.int32)
+    assert can_sum_experts(*whole, 512, target=Target("tpu", kind))
 
 
 @pytest.mark.parametrize(

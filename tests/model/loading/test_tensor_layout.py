@@ -117,7 +117,8 @@ def check_meshes(path: str, sizes: list[int]) -> None:
     one, *others = call_with_devices(__name__, "many_outputs", path, sizes)
     assert np.std(one["logits"]) > 0.1
     for other in others:
-        size = max(1.0, float(np.std(one["logits"])) / 2)  # rounding errors grow with the numbers
+        # Rounding errors grow with the numbers: of nemotron's, which deviate by 3, torch in float32 is 2.9e-5 off.
+        size = max(1.0, 1.5 * float(np.std(one["logits"])))
         np.testing.assert_allclose(other["logits"], one["logits"], rtol=0, atol=1e-5 * size)
         assert other["tokens"] == one["tokens"]
 
