@@ -165,7 +165,7 @@ def child(kernel: Kernel, report: str) -> None:
     plan: Any = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
     if kind == "decode":
         shared = (
-            SharedTurns(array(B), array(B * blocks.together), array(B * SHORT // S)) if blocks.together > 1 else None
+            SharedTurns(array(B), (array(B),) * blocks.together, array(B * SHORT // S)) if blocks.together > 1 else None
         )
         plan = TurnPlan(plan, shared)
 

@@ -56,7 +56,7 @@ def plan_blocks(
     block_end = jnp.cumsum(num_blocks, dtype=jnp.int32)  # [B], blocks of requests 0 … b
     block_start = block_end - num_blocks
     number = jnp.arange(-(-(num_tokens + (align - 1) * B) // block) + B, dtype=jnp.int32)
-    request = jnp.minimum(count_up_to(block_end, number), B - 1).astype(jnp.int32)
+    request = jnp.minimum(_count_up_to(block_end, number), B - 1).astype(jnp.int32)
     window = (number - block_start[request]) * block - skipped[request]  # within the request
     offset = jnp.maximum(window, 0)
     count = jnp.clip(jnp.minimum(window + block, query_len[request]) - offset, 0, block)
@@ -71,7 +71,7 @@ def plan_blocks(
     )
 
 
-def count_up_to(ends: jax.Array, numbers: jax.Array) -> jax.Array:
+def _count_up_to(ends: jax.Array, numbers: jax.Array) -> jax.Array:
     """i32[M] of sorted `ends` [B] and `numbers` [M]: how many ends each number has reached."""
     # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
     return jnp.searchsorted(ends, numbers, side="right", method="compare_all")

@@ -18,7 +18,6 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scrat
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
 from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
 from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
-    NUM_SHARED,
     NUM_TABLES,
     SharedBlocks,
     padded_table,
@@ -95,15 +94,8 @@ def _attend_packed(
 ) -> jax.Array:
     """As `attend_tokens`, of queries [B, K, G, lanes]."""
     G = q.shape[2]
-    return _call(_tile_rows(q, blocks), kv_pages, metadata, options, plan.blocks, blocks, shared=plan.shared)[:, :, :G]
-
-
-def _tile_rows(x: jax.Array, blocks: TpuBlocks) -> jax.Array:
-    """[…, G, lanes] → […, R, lanes], whole tiles: filled up, or of two equal halves."""
-    G = x.shape[-2]
-    size = 4 if blocks.halves else 8
-    padded = jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, -G % size), (0, 0)))
-    return jnp.concatenate([padded] * (8 // size), axis=-2)
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, -G % 8), (0, 0)))
+    return _call(padded, kv_pages, metadata, options, plan.blocks, blocks, shared=plan.shared)[:, :, :G]
 
 
 def _lanes(head_size: int) -> int:
@@ -179,11 +171,12 @@ def _factors(options: AttentionOptions) -> jax.Array:
     return jnp.stack([jnp.asarray(scores, jnp.float32), jnp.asarray(options.v_scale, jnp.float32)])
 
 
-def _sinks(options: AttentionOptions, K: int, blocks: TpuBlocks) -> jax.Array:
+def _sinks(options: AttentionOptions, K: int) -> jax.Array:
     """f32[K, G rounded up, 128]: a sink is a score, in base 2 like the others, and a row of lanes for a query head."""
     sinks = jnp.zeros(K) if options.sinks is None else options.sinks.astype(jnp.float32) * LOG2E
-    sinks = sinks.reshape(K, -1, 1)
-    return _tile_rows(jnp.broadcast_to(sinks, (*sinks.shape[:2], LANES)), blocks)
+    sinks = sinks.reshape(K, -1)
+    sinks = jnp.pad(sinks, ((0, 0), (0, -sinks.shape[1] % 8)))
+    return jnp.broadcast_to(sinks[..., None], (*sinks.shape, LANES))
 
 
 def _cost(
@@ -244,9 +237,9 @@ def _call(
     R = q.shape[2] if single else q.shape[1] * blocks.queries
     sizes = _kernel_sizes(kv_pages, R, options, blocks)
     table = padded_table(metadata.block_table, options.target)
-    sinks = _sinks(options, K, blocks)
+    sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
-    of_turns = () if shared is None else (shared.num_rows, shared.rows, shared.pages)
+    of_turns = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
     scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_turns)
     block = pl.BlockSpec(memory_space=pl.ANY)
     if single:  # requests of blocks of one token are first among the scalars
@@ -300,8 +293,10 @@ def _kernel(*refs: Any, sizes: KernelSizes, num_others: int | None) -> None:
     int8, and of chunks `others`, whose memory is the output's."""
     shared = None
     if sizes.together > 1:
-        shared = SharedBlocks(*refs[NUM_SCALARS : NUM_SCALARS + NUM_SHARED])
-        refs = (*refs[:NUM_SCALARS], *refs[NUM_SCALARS + NUM_SHARED :])
+        behind = NUM_SCALARS + 2 + sizes.together
+        num_rows, pages, *rows = refs[NUM_SCALARS:behind]
+        shared = SharedBlocks(num_rows, pages, tuple(rows))
+        refs = (*refs[:NUM_SCALARS], *refs[behind:])
     in_pages = refs[NUM_INPUTS] if sizes.scaled else None
     outputs = NUM_INPUTS + sizes.scaled + (num_others is not None)
     attention_kernel(

@@ -42,7 +42,7 @@ class TpuBlocks:
         multiplies_ones: see tpu_tile.KernelSizes.
         together: short requests of one token that share a turn; 1: none does.
         rows: of requests of one token that the pipeline brings at once.
-        halves: two of those that share a turn share a tile of rows: each half has the query heads of a kv head.
+        halves: in turns that requests share, a tile of rows has the query heads of two kv heads.
     """
 
     queries: int
@@ -83,7 +83,7 @@ def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: i
         return blocks
     most = min(MOST_ROWS, max(IN_OUT // _in_out_bytes(shape), 2))
     rows = math.gcd(shape.num_rows, 1 << (most.bit_length() - 1))  # a power of 2, see the kernel
-    together = min(wanted, blocks.keys // SHORT) & ~1
+    together = min(wanted, blocks.keys // SHORT)
     needed = _bytes(shape, 1, blocks.keys, rows)
     if min(rows, together) < 2 or needed > _limit(target):
         return blocks

@@ -35,11 +35,8 @@ class SharedBlocks:
     """Turns of several short requests, in scalar memory: see SharedTurns."""
 
     num_rows: Ref
-    rows: Ref
     pages: Ref
-
-
-NUM_SHARED = 3
+    rows: tuple[Ref, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,8 +100,8 @@ class QueryBlocks:
         """Of a grid step that several share: each one's row, and its keys. Behind the last the first, without keys."""
         assert self.shared is not None
         found = []
-        for place in range(self.sizes.together):
-            row = self.shared.rows[i * self.sizes.together + place]
+        for place, rows in enumerate(self.shared.rows):
+            row = rows[i]
             found.append((row, jnp.where(place < self.shared.num_rows[i], self.kv_len[row], 0)))
         return found
 

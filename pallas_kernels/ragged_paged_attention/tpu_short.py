@@ -1,12 +1,13 @@
 """The TPU kernel's work on a turn that several short requests share: one token each, and up to 128 keys.
 
 A matrix unit is filled by keys and values, not by the few rows of queries. Where it is 256 wide, 128 keys of heads of
-128 leave half of it idle, so two requests share a product. Their scores are a product with the keys of both, of which
+128 leave half of it idle, so two kv heads share a product. Their scores are a product with the keys of both, of which
 each row takes its own half; their outputs one with the values of both, to which each row has weights of 0 for the other
-half. Four query heads and less are half a tile of rows, so both requests' rows are one tile.
+half. Up to four query heads are half a tile of rows, so both kv heads' rows are one tile. Two requests would do as well
+as two heads, but for this: 0 · NaN is NaN, and one request's NaN must not reach another.
 
-A unit is one kv head of such a pair. The scores of many units are computed before the values of the first are added:
-the matrix unit takes longer to answer than to be filled for the next one.
+A unit is two kv heads of a request. The scores of many units are computed before the values of the first are added: the
+matrix unit takes longer to answer than to be filled for the next one.
 """
 
 import dataclasses
@@ -52,91 +53,84 @@ class ShortRequests:
     def attend(self) -> None:
         """Writes all of their outputs."""
         waiting: list[Callable[[], None]] = []
+        num_heads = self.q.shape[1]
         # The first request's output is written last, see above.
-        for first in reversed(range(0, len(self.requests), 2)):
-            pair = _Pair(self, first)
-            for head in range(self.q.shape[1]):
-                waiting.append(pair.weigh(head))
+        for place in reversed(range(len(self.requests))):
+            request = _Request(self, place)
+            for head in range(0, num_heads, 2):
+                waiting.append(request.weigh(range(head, min(head + 2, num_heads))))
                 if len(waiting) > AHEAD:
                     waiting.pop(0)()
         for add_values in waiting:
             add_values()
 
 
-class _Pair:
-    """Two requests of a turn, or the last one alone. Rows are those of the first, then those of the second."""
+class _Request:
+    """One of a turn. A unit's rows are those of its first kv head, then those of its second."""
 
-    def __init__(self, turn: ShortRequests, first: int) -> None:
+    def __init__(self, turn: ShortRequests, place: int) -> None:
         self.turn = turn
-        self.first_key = first * SHORT
-        self.members = turn.requests[first : first + 2]
+        self.row, num_keys = turn.requests[place]
+        self.keys = pl.ds(place * SHORT, SHORT)
         num_rows = turn.q.shape[2]
         self.half = num_rows // 2 if turn.sizes.halves else num_rows
-        row, key = (lax.broadcasted_iota(jnp.int32, (2 * self.half, SHORT), axis) for axis in (0, 1))
-        self.is_first = row < self.half
-        self.visible = key < jnp.where(self.is_first, self.members[0][1], self.members[1][1])
-        dtype = turn.q.dtype
-        self.kept = [_is_kept(num_keys, self._values_width, dtype) for _, num_keys in self.members]
+        shape = (2 * self.half, SHORT)
+        self.is_first = lax.broadcasted_iota(jnp.int32, shape, 0) < self.half
+        self.visible = lax.broadcasted_iota(jnp.int32, shape, 1) < num_keys
+        self.kept = _is_kept(num_keys, turn.keys.shape[3] - turn.sizes.value_lane, turn.q.dtype)
 
-    @property
-    def _values_width(self) -> int:
-        return int(self.turn.keys.shape[3]) - self.turn.sizes.value_lane
-
-    def weigh(self, head: int) -> Callable[[], None]:
+    def weigh(self, heads: range) -> Callable[[], None]:
         """A unit's scores and weights; what it returns adds the values and writes the output."""
-        turn, keys = self.turn, pl.ds(self.first_key, 2 * SHORT)
-        queries = self._queries(head)
-        rows = as_dtype(turn.keys[turn.slot, head, keys, : turn.sizes.value_lane or None], queries.dtype)
-        both = product(queries, rows, (1, 1))
-        weights, share = self._weights(head, jnp.where(self.is_first, both[:, :SHORT], both[:, SHORT:]))
-        of_each = [jnp.where(self.is_first, weights, 0.0), jnp.where(self.is_first, 0.0, weights)]
-        wide = jnp.concatenate(of_each, axis=1).astype(queries.dtype)
-        return lambda: self._write(head, wide, share)
+        turn, first = self.turn, self.is_first
+        queries = self._rows([turn.q[self.row, head] for head in heads])
+        keys = [turn.keys[turn.slot, head, self.keys, : turn.sizes.value_lane or None] for head in heads]
+        scores = product(queries, as_dtype(jnp.concatenate(keys, axis=0), queries.dtype), (1, 1))
+        if len(heads) == 2:
+            scores = jnp.where(first, scores[:, :SHORT], scores[:, SHORT:])
+        weights, share = self._weights(heads, scores)
+        if len(heads) == 2:
+            weights = jnp.concatenate([jnp.where(first, weights, 0.0), jnp.where(first, 0.0, weights)], axis=1)
+        weights = weights.astype(queries.dtype)
+        return lambda: self._write(heads, weights, share)
 
-    def _queries(self, head: int) -> jax.Array:
-        first, second = (self.turn.q[row, head] for row, _ in self.members)
-        if not self.turn.sizes.halves:
-            return jnp.concatenate([first, second], axis=0)
-        is_first = lax.broadcasted_iota(jnp.int32, first.shape, 0) < self.half
-        # As float32: not every generation selects among 16 bits.
-        return jnp.where(is_first, first.astype(jnp.float32), second.astype(jnp.float32)).astype(first.dtype)
+    def _rows(self, of_heads: list[jax.Array]) -> jax.Array:
+        """A unit's rows. In halves of a tile those behind the query heads are 0."""
+        if len(of_heads) == 1 or not self.turn.sizes.halves:
+            return jnp.concatenate(of_heads, axis=0)
+        # As float32: not every generation adds or rotates 16 bits.
+        first, second = (rows.astype(jnp.float32) for rows in of_heads)
+        both: jax.Array = first + pltpu.roll(second, self.half, 0)
+        return both.astype(of_heads[0].dtype)
 
-    def _weights(self, head: int, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _weights(self, heads: range, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
         """And what sums of weighted values are multiplied by: both f32[rows, 128]."""
-        sizes = self.turn.sizes
-        factor: jax.Array | float = self.turn.score_factor
+        turn, sizes = self.turn, self.turn.sizes
+        factor: jax.Array | float = turn.score_factor
         if sizes.soft_cap is not None:
             scores = jnp.tanh(scores * factor)
             factor = sizes.soft_cap * LOG2E
-        scores = jnp.where(self.visible, scores, LOWEST)
+        scores = jnp.where(self.visible[: scores.shape[0]], scores, LOWEST)
         peak = jnp.max(scores, axis=1, keepdims=True)
         weights = jnp.exp2((scores - peak) * factor)
         total = jnp.broadcast_to(jnp.sum(weights, axis=1, keepdims=True), weights.shape)
-        return weights, self._share(head, peak * factor, total)
+        if not sizes.sinks:
+            return weights, turn.output_factor / total
+        sink = self._rows([turn.sinks[head] for head in heads])
+        highest = jnp.maximum(peak * factor, sink)
+        decay = jnp.exp2(peak * factor - highest)
+        return weights, turn.output_factor * decay / (total * decay + jnp.exp2(sink - highest))
 
-    def _share(self, head: int, peak: jax.Array, total: jax.Array) -> jax.Array:
-        turn = self.turn
-        if not turn.sizes.sinks:
-            return turn.output_factor / total
-        sink = turn.sinks[head]
-        if not turn.sizes.halves:
-            sink = jnp.concatenate([sink, sink], axis=0)
-        highest = jnp.maximum(peak, sink)
-        decay = jnp.exp2(peak - highest)
-        return turn.output_factor * decay / (total * decay + jnp.exp2(sink - highest))
-
-    def _write(self, head: int, weights: jax.Array, share: jax.Array) -> None:
-        turn, dtype = self.turn, weights.dtype
-        values = []
-        for place, kept in enumerate(self.kept):
-            these = pl.ds(self.first_key + place * SHORT, SHORT)
-            values.append(_keep(as_dtype(turn.keys[turn.slot, head, these, turn.sizes.value_lane :], dtype), kept))
+    def _write(self, heads: range, weights: jax.Array, share: jax.Array) -> None:
+        turn, half = self.turn, self.half
+        stored = [turn.keys[turn.slot, head, self.keys, turn.sizes.value_lane :] for head in heads]
+        values = [_keep(as_dtype(rows, weights.dtype), self.kept) for rows in stored]
         out = product(weights, jnp.concatenate(values, axis=0), (1, 0))
         out *= jnp.concatenate([share] * (out.shape[1] // LANES), axis=1)
-        (first, _), (second, _) = self.members
-        of_second = pltpu.roll(out, self.half, 0) if turn.sizes.halves else out[self.half :]
-        turn.out[second, head] = of_second.astype(turn.out.dtype)
-        turn.out[first, head] = (out if turn.sizes.halves else out[: self.half]).astype(turn.out.dtype)
+        of_heads = [out]
+        if len(heads) == 2:
+            of_heads = [out, pltpu.roll(out, half, 0)] if turn.sizes.halves else [out[:half], out[half:]]
+        for head, rows in zip(heads, of_heads, strict=True):
+            turn.out[self.row, head] = rows.astype(turn.out.dtype)
 
 
 def _is_kept(num_keys: jax.Array, width: int, dtype: Any) -> jax.Array:

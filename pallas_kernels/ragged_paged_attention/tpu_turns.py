@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan, count_up_to
+from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 
 SHORT = LANES
 """Keys of a request that shares a turn, at most."""
@@ -21,16 +21,16 @@ SHORT = LANES
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SharedTurns:
-    """Turns of B requests at most; those of a block of rows come one after the other.
+    """Turns of B requests at most, in the order of their first ones; so those of a block come one after the other.
 
     Attributes:
         num_rows: i32[B], requests of a turn.
-        rows: i32[B · together], those requests; behind the last of a turn its first.
+        rows: i32[B] each: of each turn its first request, its second and so on; behind the last the first again.
         pages: i32[B · SHORT / page], the first page numbers of each request.
     """
 
     num_rows: jax.Array
-    rows: jax.Array
+    rows: tuple[jax.Array, ...]
     pages: jax.Array
 
 
@@ -56,32 +56,31 @@ class TurnPlan:
         if together == 1:
             return cls(BlockPlan.of_rows(kv_len, num_rows), None)
         B = kv_len.shape[0]
-        row = jnp.arange(B, dtype=jnp.int32).reshape(-1, block)
+        row = jnp.arange(B, dtype=jnp.int32)
         is_real = row < num_rows
-        is_short = is_real & (kv_len.reshape(-1, block) <= SHORT)
-        is_long = is_real & ~is_short
-        before = jnp.cumsum(is_short, axis=1, dtype=jnp.int32) - 1  # short ones before a row of its block
-        num_shared = -(-is_short.sum(axis=1, dtype=jnp.int32) // together)[:, None]
-        alone = num_shared + jnp.cumsum(is_long, axis=1, dtype=jnp.int32) - 1
-        turn = jnp.where(is_short, before // together, jnp.where(is_long, alone, block))  # of the block's
-        place = jnp.where(is_short, before % together, 0)
-        num_turns = num_shared[:, 0] + is_long.sum(axis=1, dtype=jnp.int32)
-        # [turns of the block, places, rows of the block], and a sum over the one row that is there
-        is_there = (turn[:, None, None] == jnp.arange(block)[:, None, None]) & (
-            place[:, None, None] == jnp.arange(together)[:, None]
-        )
-        rows = jnp.where(is_there, row[:, None, None], 0).sum(axis=-1, dtype=jnp.int32)
-        filled = is_there.any(axis=-1)
-        rows = jnp.where(filled, rows, rows[..., :1])
-        # From turns of a block to those of the step.
-        end = jnp.cumsum(num_turns, dtype=jnp.int32)
-        number = jnp.arange(B, dtype=jnp.int32)
-        of_block = jnp.minimum(count_up_to(end, number), B // block - 1)
-        source = of_block * block + jnp.clip(number - (end - num_turns)[of_block], 0, block - 1)
-        rows = rows.reshape(B, together)[source]
-        size = filled.sum(axis=-1, dtype=jnp.int32).reshape(B)[source]
-        first = rows[:, 0]
-        blocks = BlockPlan(first, kv_len[first] - 1, first, (number < end[-1]).astype(jnp.int32), end[-1:], 1)
+        is_short = is_real & (kv_len <= SHORT)
+        # Sums over [rows, others] in place of cumulative ones and gathers: each is one operation of some µs on a TPU.
+        other = jnp.arange(block, dtype=jnp.int32)
+        of_block = is_short.reshape(-1, 1, block)
+        before = (of_block & (other < other[:, None])).sum(axis=-1, dtype=jnp.int32)  # [B / block, block]
+        ahead = before[:, None, :] - before[:, :, None]  # of others, among the short ones
+        place = jnp.where(of_block & is_short.reshape(-1, block, 1), ahead, 0)
+        offset = other - other[:, None]
+        behind = [jnp.where(place == j, offset, 0).sum(axis=-1).reshape(B) for j in range(1, together)]
+        is_first = is_real & (~is_short | (before.reshape(B) % together == 0))
+        turn = (is_first & (row <= row[:, None])).sum(axis=-1, dtype=jnp.int32) - 1
+        is_turn = is_first & (turn == row[:, None])  # [turns, rows]
+
+        def of_turns(x: jax.Array) -> jax.Array:
+            return jnp.where(is_turn, x, 0).sum(axis=-1, dtype=jnp.int32)
+
+        first = of_turns(row)
+        rows = (first, *(of_turns(row + one) for one in behind))
+        size = jnp.ones_like(row)
+        for one in behind:
+            size += (one > 0).astype(jnp.int32)
+        num_turns = turn[-1:] + 1
+        blocks = BlockPlan(first, of_turns(kv_len - 1), first, (row < num_turns).astype(jnp.int32), num_turns, 1)
         pages = block_table[:, : SHORT // page]
         pages = jnp.pad(pages, ((0, 0), (0, SHORT // page - pages.shape[1])))
-        return cls(blocks, SharedTurns(size, rows.reshape(-1), pages.reshape(-1)))
+        return cls(blocks, SharedTurns(of_turns(size), rows, pages.reshape(-1)))

@@ -158,6 +158,19 @@ def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, monkeypatch):
     assert not _races()
 
 
+@pytest.mark.parametrize("heads", [(8, 2), (16, 2), (4, 1)], ids=str)
+def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads, monkeypatch):
+    _blocks_of_512_keys(monkeypatch)
+    N, K = heads
+    case = dataclasses.replace(_sharing((40, 64, 128, 33), 4), num_heads=N, num_kv_heads=K)
+    data = make(case)
+    data.kv_pages[data.block_table[1, 0], :, 3] = np.nan
+    out = attend(case, data, "tpu", Target("tpu", "v6e", "plain"))
+    assert np.isnan(out[1]).all()
+    others = [0, 2, 3]
+    np.testing.assert_allclose(out[others], data.expected[others], atol=1e-5)
+
+
 @pytest.mark.slow
 def test_values_of_others_in_a_shared_turn_are_found(plant, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
