@@ -1,4 +1,5 @@
-"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys.
+"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys; or several
+short requests of one token.
 
 Pages come by copies of their own (tpu_pages) into one of two buffers, always one block ahead, across grid steps too:
 the last block of keys of one request starts the first one of the next.
@@ -11,6 +12,7 @@ remainder of a power of two. What found its place by the compiler's own counts (
 - the scale is folded into the exponent of 2, so a score costs one product less.
 - blocks of keys that every query sees skip the mask.
 - the last keys of a request of one token cost what a quarter, a half or the whole of a block does.
+- short requests of one token share a grid step (tpu_short): in one of its own each waits for the matrix unit.
 """
 
 import dataclasses
