@@ -78,9 +78,10 @@ class Blocks:
 
 
 def inner_blocks(segments: Sequence[Segment], blocks: Blocks, num_kv_heads: int) -> tuple[Segment, Segment]:
-    """A block of keys of all heads without and with a mask: the two segments that multiply most, as often as they run,
-    and with a mask the loop before it that writes the limits."""
-    order = sorted(range(len(segments)), key=lambda i: segments[i].units["MXU"], reverse=True)
+    """A block of keys of all heads without and with a mask: the two segments of loops over blocks that multiply most,
+    as often as they run, and with a mask the loop before it that writes the limits."""
+    loops = [i for i, segment in enumerate(segments) if segment.depth > 1]
+    order = sorted(loops, key=lambda i: segments[i].units["MXU"], reverse=True)
     plain, masked = sorted(order[:2])
     turns = num_kv_heads // blocks.heads if blocks.heads else 1
     pair = [_times(segments[i], turns) for i in (plain, masked)]
@@ -105,11 +106,17 @@ def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any
     return {"last_keys_bundles": fewer, "clear_page_bundles": max(clearing, default=0)}
 
 
-def copy_bundles(segments: Sequence[Segment]) -> int:
-    """Of starting the copies of a block's pages: the longest piece of the loop over blocks that is scalar alone."""
-    return max(
-        s.bundles for s in segments if s.depth == 2 and not any(s.units[unit] for unit in UNITS if unit != "SALU")
-    )
+def shared_bundles(segments: Sequence[Segment]) -> dict[str, Any]:
+    """Of a turn that several short requests share, waits for their copies included, but not starting the next ones'."""
+    turn = max((s for s in segments if s.depth == 1), key=lambda s: s.units["MXU"])
+    return {"shared_turn_bundles": turn.bundles, "shared_turn_spills": turn.units["SPILL"]} if turn.units["MXU"] else {}
+
+
+def copy_bundles(segments: Sequence[Segment], pages: int) -> int:
+    """Of starting the copies of a block's pages: the first piece of the loop over blocks that is scalar alone and has
+    more bundles than pages. Behind it are the pieces that start those of the next request, or of several."""
+    scalar = (s for s in segments if s.depth == 2 and not any(s.units[unit] for unit in UNITS if unit != "SALU"))
+    return next((s.bundles for s in scalar if s.bundles > pages), 0)
 
 
 def child(kernel: Kernel, report: str) -> None:
@@ -131,6 +138,7 @@ def child(kernel: Kernel, report: str) -> None:
     from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
     from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
     from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import limit_rows
+    from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, SharedTurns, TurnPlan
     from palladio.pallas_kernels.target import Target
 
     chip, kind, head_size, changes, kv_dtype = (
@@ -154,7 +162,12 @@ def child(kernel: Kernel, report: str) -> None:
     queries = blocks.queries
     NB = B if kind == "decode" else 16
     metadata = AttentionMetadata(array(B + 1), array(B), array(B, 128), array(), array(), "decode")
-    plan = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
+    plan: Any = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
+    if kind == "decode":
+        shared = (
+            SharedTurns(array(B), (array(B),) * blocks.together, array(B * SHORT // S)) if blocks.together > 1 else None
+        )
+        plan = TurnPlan(plan, shared)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any, scales: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
@@ -177,7 +190,8 @@ def child(kernel: Kernel, report: str) -> None:
     program = aot_targets.compile_for(mesh, jax.jit(call), args)
     sizes = {"rows": 8 if kind == "decode" else queries * (N // K), "keys": blocks.keys, "ones": blocks.multiplies_ones}
     sizes |= {"heads": 0 if kind == "decode" else blocks.heads, "limit_rows": limit_rows(queries)}
-    Path(report).write_text(json.dumps({"sizes": sizes, "compile_cpu_seconds": program.compile_cpu_seconds}))
+    compiled = {"sizes": sizes, "together": blocks.together, "compile_cpu_seconds": program.compile_cpu_seconds}
+    Path(report).write_text(json.dumps(compiled))
 
 
 def measure(kernel: Kernel) -> dict[str, Any]:
@@ -198,7 +212,7 @@ def measure(kernel: Kernel) -> dict[str, Any]:
     from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
 
     if kind == "decode":
-        row |= short_bundles(segments, masked)
+        row |= short_bundles(segments, masked) | shared_bundles(segments) | {"together": compiled["together"]}
     itemsize = 2 if kernel.kv_dtype == "bfloat16" else 1
     copied = blocks.keys * kernel.num_kv_heads * 2 * padded_head_size(kernel.head_size) * itemsize
     compute, copy = plain.bundles / CLOCK_GHZ[chip] / 1000, copied / BANDWIDTH_GBS[chip] / 1000
@@ -209,7 +223,7 @@ def measure(kernel: Kernel) -> dict[str, Any]:
         "bundles_per_unit": max(plain.bundles, masked.bundles) / work,
         "spills": plain.units["SPILL"] + masked.units["SPILL"],
         "units": plain.units,
-        "copy_bundles": copy_bundles(segments),
+        "copy_bundles": copy_bundles(segments, blocks.keys // kernel.page_size),
         "pages": blocks.keys // kernel.page_size,
         "copied_bytes": copied,
         "compute_us": compute,

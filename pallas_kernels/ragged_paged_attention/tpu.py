@@ -16,11 +16,16 @@ from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMet
 from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, attention_kernel
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, padded_table
+from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
+    NUM_TABLES,
+    SharedBlocks,
+    padded_table,
+)
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
@@ -38,18 +43,20 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     shape = AttentionShape(N, K, H, S, width, B, q.dtype, kv_pages.dtype)
     check(shape)
     sizes = decode_blocks(shape, options.target)
+    if options.sliding_window is not None and options.sliding_window < SHORT:
+        sizes = sizes.alone()  # short requests see all their keys
     if metadata.kind == "decode":
-        plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_requests)
-        out = attend_tokens(q, kv_pages, metadata, options, plan, sizes)
+        turns = _turns(metadata, metadata.num_requests, S, sizes)
+        out = attend_tokens(q, kv_pages, metadata, options, turns, sizes)
         return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
-    plan = BlockPlan.of_rows(metadata.kv_len, metadata.num_decodes)
+    turns = _turns(metadata, metadata.num_decodes, S, sizes)
     chunks = chunk_blocks(shape, options.target)
     rows = max(T + -T % ALIGNMENT, chunks.queries)
     # All rows are laid out for chunks, and those of single tokens taken from there: were they taken from q, XLA would
     # lay q out for them.
     packed = lax.optimization_barrier(pack_chunks(q, K, rows))
     single = packed[:, :, : min(B + -B % ALIGNMENT, rows)].transpose(2, 0, 1, 3)
-    decoded = _attend_packed(single, kv_pages, metadata, options, plan, sizes)
+    decoded = _attend_packed(single, kv_pages, metadata, options, turns, sizes)
     decoded = jnp.where(jnp.arange(decoded.shape[0])[:, None, None, None] < metadata.num_decodes, decoded, 0)
     # The kernel clears the rest: XLA would write all of it, in three times the cycles of this layer's other copies.
     others = _nothing(packed, options.target).at[:, :, : decoded.shape[0]].set(decoded.transpose(1, 2, 0, 3))
@@ -58,15 +65,19 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return unpack_tokens(out[:, :, :T].transpose(2, 0, 1, 3), H)
 
 
+def _turns(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> TurnPlan:
+    return TurnPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, page, blocks.rows, blocks.together)
+
+
 def attend_tokens(
     q: jax.Array,
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: BlockPlan,
+    plan: TurnPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """Requests of one token each. q [B, N, H] → the same, attended; rows beyond the plan's blocks are not written."""
+    """Requests of one token each. q [B, N, H] → the same, attended; rows beyond the plan's turns are not written."""
     B, N, H = q.shape
     K = kv_pages.shape[1]
     packed = jnp.pad(q.reshape(B, K, N // K, H), ((0, 0), (0, 0), (0, 0), (0, _lanes(H) - H)))
@@ -78,13 +89,13 @@ def _attend_packed(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: BlockPlan,
+    plan: TurnPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
     """As `attend_tokens`, of queries [B, K, G, lanes]."""
     G = q.shape[2]
     padded = jnp.pad(q, ((0, 0), (0, 0), (0, -G % 8), (0, 0)))
-    return _call(padded, kv_pages, metadata, options, plan, blocks)[:, :, :G]
+    return _call(padded, kv_pages, metadata, options, plan.blocks, blocks, shared=plan.shared)[:, :, :G]
 
 
 def _lanes(head_size: int) -> int:
@@ -139,6 +150,9 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
         # Of weights that are multiplied by the values' scales, the sum is another one.
         multiplies_ones=blocks.multiplies_ones and blocks.queries > 1 and options.row_scales is None,
         scaled=options.row_scales is not None,
+        together=blocks.together,
+        rows=blocks.rows,
+        halves=blocks.halves,
     )
 
 
@@ -210,11 +224,13 @@ def _call(
     blocks: TpuBlocks,
     others: jax.Array | None = None,
     num_others: int = 0,
+    shared: SharedTurns | None = None,
 ) -> jax.Array:
     """q [B, K, R, lanes] of requests of one token each, or [K, G, T', lanes] of chunks → q's shape, attended.
 
     Args:
         others, num_others: of chunks, see attend_chunks.
+        shared: of requests of one token, see TurnPlan.
     """
     _, K, S, W = kv_pages.shape
     single, lanes = blocks.queries == 1, q.shape[3]
@@ -223,8 +239,12 @@ def _call(
     table = padded_table(metadata.block_table, options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
-    scalars = (*of_blocks, metadata.kv_len, _factors(options))
-    block = pl.BlockSpec((1, K, R, lanes), lambda i, *_: (i, 0, 0, 0)) if single else pl.BlockSpec(memory_space=pl.ANY)
+    of_turns = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
+    scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_turns)
+    block = pl.BlockSpec(memory_space=pl.ANY)
+    if single:  # requests of blocks of one token are first among the scalars
+        shift = blocks.rows.bit_length() - 1
+        block = pl.BlockSpec((blocks.rows, K, R, lanes), lambda i, of, *_: (of[i] >> shift, 0, 0, 0))
 
     scales = () if options.row_scales is None else (hbm(options.row_scales, options.target),)
     operands = [table, q, sinks, hbm(kv_pages, options.target), *scales, *(() if others is None else (others,))]
@@ -269,8 +289,21 @@ def _call(
 
 
 def _kernel(*refs: Any, sizes: KernelSizes, num_others: int | None) -> None:
-    """Behind the usual inputs there may be the scales of a cache of int8, and of chunks `others`, whose memory is the
-    output's."""
+    """Behind the usual scalars there may be those of shared turns; behind the usual inputs the scales of a cache of
+    int8, and of chunks `others`, whose memory is the output's."""
+    shared = None
+    if sizes.together > 1:
+        behind = NUM_SCALARS + 2 + sizes.together
+        num_rows, pages, *rows = refs[NUM_SCALARS:behind]
+        shared = SharedBlocks(num_rows, pages, tuple(rows))
+        refs = (*refs[:NUM_SCALARS], *refs[behind:])
     in_pages = refs[NUM_INPUTS] if sizes.scaled else None
     outputs = NUM_INPUTS + sizes.scaled + (num_others is not None)
-    attention_kernel(*refs[:NUM_INPUTS], *refs[outputs:], sizes=sizes, num_others=num_others or 0, in_pages=in_pages)
+    attention_kernel(
+        *refs[:NUM_INPUTS],
+        *refs[outputs:],
+        sizes=sizes,
+        num_others=num_others or 0,
+        in_pages=in_pages,
+        shared=shared,
+    )

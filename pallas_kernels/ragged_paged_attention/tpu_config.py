@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
@@ -21,6 +22,10 @@ SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's b
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
 MAX_ROWS = 8_192  # requests of a step: scalar memory holds six numbers of each, and five of each block of queries
+TOGETHER = 4  # short requests of a turn
+MOST_ROWS = 16  # among which those are found
+IN_OUT = 1 * MIB  # of vector memory for those rows
+MAX_SHARED_NUMBERS = 32_768  # in scalar memory, for turns that requests share
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -35,6 +40,9 @@ class TpuBlocks:
         key_chunk: keys of one product, for requests of one token.
         row_chunk, heads: rows of one product, and kv heads that are worked on at once, for chunks of prompts.
         multiplies_ones: see tpu_tile.KernelSizes.
+        together: short requests of one token that share a turn; 1: none does.
+        rows: of requests of one token that the pipeline brings at once.
+        halves: in turns that requests share, a tile of rows has the query heads of two kv heads.
     """
 
     queries: int
@@ -44,6 +52,13 @@ class TpuBlocks:
     row_chunk: int
     heads: int
     multiplies_ones: bool
+    together: int = 1
+    rows: int = 1
+    halves: bool = False
+
+    def alone(self) -> "TpuBlocks":
+        """Where no requests share a turn."""
+        return dataclasses.replace(self, together=1, rows=1, halves=False)
 
 
 def chunk_block(shape: AttentionShape, target: Target) -> int:
@@ -56,7 +71,24 @@ NO_CHANGES: Mapping[str, int] = MappingProxyType({})
 
 def decode_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
     """Sizes for requests of one token. changes: what a sweep tries in place of the usual."""
-    return _fit(shape, target, 1, _sizes(target, "decode", shape) | dict(changes))
+    sizes = _sizes(target, "decode", shape) | dict(changes)
+    return _sharing(shape, target, _fit(shape, target, 1, sizes), sizes.get("together", TOGETHER))
+
+
+def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: int) -> TpuBlocks:
+    """With short requests sharing turns, if they can."""
+    numbers = shape.num_rows * (wanted + 1 + SHORT // shape.page_size)
+    # An int8 cache has scales, which are laid out for one request.
+    if SHORT % shape.page_size or jnp.dtype(shape.kv_dtype) == jnp.int8 or numbers > MAX_SHARED_NUMBERS:
+        return blocks
+    most = min(MOST_ROWS, max(IN_OUT // _in_out_bytes(shape), 2))
+    rows = math.gcd(shape.num_rows, 1 << (most.bit_length() - 1))  # a power of 2, see the kernel
+    together = min(wanted, blocks.keys // SHORT)
+    needed = _bytes(shape, 1, blocks.keys, rows)
+    if min(rows, together) < 2 or needed > _limit(target):
+        return blocks
+    vmem = min(_limit(target), needed + needed // 4 + SPILLS)
+    return dataclasses.replace(blocks, together=together, rows=rows, halves=shape.group <= 4, vmem=vmem)
 
 
 def chunk_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
@@ -100,7 +132,7 @@ def check(shape: AttentionShape) -> None:
 def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, int]) -> TpuBlocks:
     """The largest blocks up to those asked for whose buffers fit."""
     keys = sizes["keys"]
-    limit = int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
+    limit = _limit(target)
     unit = math.lcm(shape.page_size, LANES)  # whole pages, and scores of whole rows of lanes
     keys = max(keys // unit, 1) * unit
     while (needed := _bytes(shape, queries, keys)) > limit:
@@ -122,13 +154,24 @@ def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, i
     return TpuBlocks(queries, keys, vmem, sizes.get("key_chunk", keys), row_chunk, heads, bool(sizes["ones"]))
 
 
-def _bytes(shape: AttentionShape, queries: int, keys: int) -> int:
-    """What a kernel's buffers take, with some room for values in flight."""
+def _limit(target: Target) -> int:
+    """Bytes of vector memory for a kernel."""
+    return int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
+
+
+def _in_out_bytes(shape: AttentionShape, queries: int = 1) -> int:
+    """Two buffers of a block of queries, and of its output."""
+    rows = shape.num_kv_heads * (-(-shape.group // 8) * 8 if queries == 1 else shape.group * queries)
+    return 4 * rows * max(shape.row_width // 2, LANES) * jnp.dtype(shape.dtype).itemsize
+
+
+def _bytes(shape: AttentionShape, queries: int, keys: int, blocks: int = 1) -> int:
+    """What a kernel's buffers take, with some room for values in flight. blocks: of queries, that come at once."""
     rows = shape.num_kv_heads * (-(-shape.group // 8) * 8 if queries == 1 else shape.group * queries)
     head = max(shape.row_width // 2, LANES)
     itemsize = jnp.dtype(shape.dtype).itemsize
     cache = 2 * shape.num_kv_heads * keys * shape.row_width * jnp.dtype(shape.kv_dtype).itemsize
-    in_out = 4 * rows * head * itemsize
+    in_out = blocks * _in_out_bytes(shape, queries)
     state = rows * (2 * LANES + head) * 4
     of_head = rows // shape.num_kv_heads
     if queries == 1:

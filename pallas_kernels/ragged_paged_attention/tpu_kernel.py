@@ -1,4 +1,5 @@
-"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys.
+"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys; or several
+short requests of one token.
 
 Pages come by copies of their own (tpu_pages) into one of two buffers, always one block ahead, across grid steps too:
 the last block of keys of one request starts the first one of the next.
@@ -11,6 +12,7 @@ remainder of a power of two. What found its place by the compiler's own counts (
 - the scale is folded into the exponent of 2, so a score costs one product less.
 - blocks of keys that every query sees skip the mask.
 - the last keys of a request of one token cost what a quarter, a half or the whole of a block does.
+- short requests of one token share a grid step (tpu_short): in one of its own each waits for the matrix unit.
 """
 
 import dataclasses
@@ -24,13 +26,22 @@ from jax.experimental import pallas as pl
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks, start_walk, walk_keys
+from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
+    KeyBuffers,
+    QueryBlocks,
+    SharedBlocks,
+    start_walk,
+    walk_keys,
+    walk_shared,
+)
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
 from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
+from palladio.pallas_kernels.ragged_paged_attention.tpu_short import ShortRequests
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
-NUM_INPUTS = 11  # of attention_kernel, without the scales of a cache of int8
+NUM_SCALARS = 7  # of attention_kernel, without those of shared turns
+NUM_INPUTS = 11  # without the scales of a cache of int8 too
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
 
@@ -73,14 +84,17 @@ def attention_kernel(
     sizes: KernelSizes,
     num_others: int = 0,
     in_pages: Ref | None = None,
+    shared: SharedBlocks | None = None,
 ) -> None:
     """Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan; factors f32[2]. q and out: of
-    requests of one token [1, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the
+    requests of one token [rows, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the
     cache in HBM; scratch: see KeyBuffers and _State, slot_of i32[1] the buffer to read next, tables and tables_arrived
     see QueryBlocks; more: of a cache of int8 scale_scratch, and of chunks row_scratch and chunk_scratch; num_others:
-    see ChunkRows.clear_rest; in_pages: the scales of a cache of int8."""
+    see ChunkRows.clear_rest; in_pages: the scales of a cache of int8; shared: turns that several requests share."""
     i = pl.program_id(0)
-    blocks = QueryBlocks(request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes)
+    blocks = QueryBlocks(
+        request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes, shared
+    )
     scales: RowScales | None = None
     chunk = more
     if sizes.scaled:
@@ -108,6 +122,7 @@ def attention_kernel(
     def _block() -> None:
         state.reset()
         end, at = blocks.end(i), position[i]
+        row = request[i] & (sizes.rows - 1) if sizes.rows > 1 else 0
         if moved is not None:
             _take_turns(moved, i, num)
 
@@ -115,7 +130,7 @@ def attention_kernel(
             masked = width is not None
             if moved is None:
                 where = (base, at, end) if masked else None
-                _add_keys(q, rows, slot, state, factors, sizes, scales, width or sizes.keys, where)
+                _add_keys(q, row, rows, slot, state, factors, sizes, scales, width or sizes.keys, where)
                 return
             if masked:
                 chunk_block(moved, slot).write_limits(base, at - moved.skipped(i), end)
@@ -123,15 +138,26 @@ def attention_kernel(
 
         slot_of[0] = walk_keys(i, buffers, slot_of[0], add)
         if moved is None:
-            _finish(out, sinks, state, factors, sizes)
+            _finish(out, row, sinks, state, factors, sizes)
             return
         pl.when(i > 0)(lambda: moved.wait_leaving(i - 1))
-        _finish(moved.attended, sinks, state, factors, sizes)
+        _finish(moved.attended, 0, sinks, state, factors, sizes)
         moved.join(i)
         moved.start_leaving(i)
         pl.when(i + 1 == num)(lambda: moved.wait_leaving(i))
 
-    pl.when(i < num)(_block)
+    def _shared() -> None:
+        slot = slot_of[0]
+        slot_of[0] = walk_shared(i, buffers, slot)
+        requests = [(of & (sizes.rows - 1), num_keys) for of, num_keys in blocks.requests(i)]
+        of_scores, of_output = factors[SCORE_FACTOR], factors[OUTPUT_FACTOR]
+        ShortRequests(q, out, rows, slot, sinks, requests, of_scores, of_output, sizes).attend()
+
+    def _turn() -> None:
+        blocks.when_alone(i, _block)
+        blocks.when_shared(i, _shared)
+
+    pl.when(i < num)(_turn)
     if moved is not None:
         pl.when(i + 1 >= num)(lambda: moved.clear_rest(num, num_others))
 
@@ -144,6 +170,7 @@ def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
 
 def _add_keys(
     q: Ref,
+    row: jax.Array | int,
     rows: Ref,
     slot: jax.Array,
     state: _State,
@@ -153,15 +180,15 @@ def _add_keys(
     width: int,
     where: tuple[jax.Array, jax.Array, jax.Array] | None,
 ) -> None:
-    """The first `width` keys of a block, for a request of one token. where: (position of the first key, of the query,
-    keys in all); None: it sees all."""
+    """The first `width` keys of a block, for a request of one token: a row of q. where: (position of the first key, of
+    the query, keys in all); None: it sees all."""
     waiting: Callable[[], None] | None = None
     sizes = dataclasses.replace(sizes, key_chunk=min(sizes.key_chunk, width))
     for first_key in range(0, width, sizes.key_chunk):
         visible = None if where is None else _visible(where, first_key, q.shape[2], sizes)
         for head in range(q.shape[1]):
             # The second product of one head is issued after the first of the next, so the units overlap.
-            add = _add_chunk(q, rows, slot, state, factors, sizes, scales, (head, first_key), visible)
+            add = _add_chunk(q, row, rows, slot, state, factors, sizes, scales, (head, first_key), visible)
             if waiting is not None:
                 waiting()
             waiting = add
@@ -181,6 +208,7 @@ def _visible(
 
 def _add_chunk(
     q: Ref,
+    row: jax.Array | int,
     rows: Ref,
     slot: jax.Array,
     state: _State,
@@ -193,7 +221,7 @@ def _add_chunk(
     """Scores and weights of one head; what it returns adds the values."""
     head, first_key = place
     these = pl.ds(first_key, sizes.key_chunk)
-    queries = q[0, head]
+    queries = q[row, head]
     keys = values = as_dtype(rows[slot, head, these, :], queries.dtype)
     if sizes.value_lane:
         keys, values = keys[:, : sizes.value_lane], values[:, sizes.value_lane :]
@@ -224,7 +252,7 @@ def _add_chunk(
     return add
 
 
-def _finish(out: Ref, sinks: Ref, state: _State, factors: Ref, sizes: KernelSizes) -> None:
+def _finish(out: Ref, row: jax.Array | int, sinks: Ref, state: _State, factors: Ref, sizes: KernelSizes) -> None:
     num_heads, num_rows = out.shape[1], out.shape[2]
     size = num_rows if sizes.queries == 1 else sizes.queries
     for head in range(num_heads):
@@ -244,4 +272,4 @@ def _finish(out: Ref, sinks: Ref, state: _State, factors: Ref, sizes: KernelSize
                 decay = jnp.exp2(scaled - peak)
                 share = factors[OUTPUT_FACTOR] * decay / (total * decay + jnp.exp2(sink - peak))
             value = state.output[head, mine] * lanes(share, out.shape[-1])
-            out[0, head, mine, :] = value.astype(out.dtype)
+            out[row, head, mine, :] = value.astype(out.dtype)

@@ -19,6 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm
 
@@ -26,6 +27,16 @@ Ref = Any
 NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
 TABLE_PIECE = 1_024  # page numbers of one copy
 COPIES_AT_ONCE = 8
+FEW_PAGES = 2  # of a short request, whose copies are started without a loop
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SharedBlocks:
+    """Turns of several short requests, in scalar memory: see SharedTurns."""
+
+    num_rows: Ref
+    pages: Ref
+    rows: tuple[Ref, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +45,8 @@ class QueryBlocks:
 
     Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. block_table: i32[B, Pmax] in HBM;
     its rows of this grid step's request, the next one's and the one after that are copied to tables i32[3 · Pmax], and
-    arrived: a semaphore for each. XLA would lay out all of it anew for a kernel that takes it row by row.
+    arrived: a semaphore for each. XLA would lay out all of it anew for a kernel that takes it row by row. shared:
+    None if every block is one request's.
     """
 
     request: Ref
@@ -46,6 +58,7 @@ class QueryBlocks:
     tables: Ref
     arrived: Ref
     sizes: KernelSizes
+    shared: SharedBlocks | None = None
 
     def end(self, i: jax.Array) -> jax.Array:
         """Keys that a block of queries sees, from 0 on."""
@@ -72,8 +85,32 @@ class QueryBlocks:
         number: jax.Array = self.tables[entry]
         return number
 
+    def when_alone(self, i: jax.Array, act: Callable[[], None]) -> None:
+        """If the grid step is one request's."""
+        if self.shared is None:
+            act()
+        else:
+            pl.when(self.shared.num_rows[i] == 1)(act)
+
+    def when_shared(self, i: jax.Array, act: Callable[[], None]) -> None:
+        if self.shared is not None:
+            pl.when(self.shared.num_rows[i] > 1)(act)
+
+    def requests(self, i: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        """Of a grid step that several share: each one's row, and its keys. Behind the last the first, without keys."""
+        assert self.shared is not None
+        found = []
+        for place, rows in enumerate(self.shared.rows):
+            row = rows[i]
+            found.append((row, jnp.where(place < self.shared.num_rows[i], self.kv_len[row], 0)))
+        return found
+
+    def pages_of(self, num_keys: jax.Array) -> jax.Array:
+        """That hold so many keys."""
+        return lax.div(num_keys + (self.sizes.page - 1), self.sizes.page)
+
     def start_table(self, i: jax.Array) -> None:
-        self._each_piece(i, lambda copy: copy.start())
+        self.when_alone(i, lambda: self._each_piece(i, lambda copy: copy.start()))
 
     def wait_table(self, i: jax.Array) -> None:
         self._each_piece(i, lambda copy: copy.wait())
@@ -111,9 +148,7 @@ class KeyBuffers:
         number, entry = blocks.num_pages(i, block), blocks.entry(i, block)
 
         def one(j: jax.Array | int, page: jax.Array) -> None:
-            first = j * sizes.page if isinstance(j, int) else pl.multiple_of(j * sizes.page, sizes.page)
-            rows = self.rows.at[slot, :, pl.ds(first, sizes.page), :]
-            pltpu.make_async_copy(self.kv_pages.at[page], rows, self.arrived.at[slot]).start()
+            self._copy(page, slot, j)
             if self.scales is not None:
                 self.scales.start(page, slot, j)
 
@@ -127,11 +162,57 @@ class KeyBuffers:
         rest = lax.div(number, at_once) * at_once
         lax.fori_loop(rest, number, lambda j, _: one(j, blocks.page(entry + j)), None)
 
+    def _copy(self, page: jax.Array, slot: jax.Array, place: jax.Array | int) -> None:
+        size = self.blocks.sizes.page
+        first = place * size if isinstance(place, int) else pl.multiple_of(place * size, size)
+        rows = self.rows.at[slot, :, pl.ds(first, size), :]
+        pltpu.make_async_copy(self.kv_pages.at[page], rows, self.arrived.at[slot]).start()
+
+    def start_turn(self, i: jax.Array, slot: jax.Array) -> None:
+        """The first pages of a grid step, whose row of the block table is on its way."""
+        blocks = self.blocks
+
+        def alone() -> None:
+            blocks.wait_table(i)
+            self.start(i, blocks.bounds(i)[0], slot)
+
+        blocks.when_alone(i, alone)
+        blocks.when_shared(i, lambda: self._start_shared(i, slot))
+
+    def _start_shared(self, i: jax.Array, slot: jax.Array) -> None:
+        """All pages of several short requests, side by side in a buffer."""
+        blocks = self.blocks
+        assert blocks.shared is not None
+        each = SHORT // blocks.sizes.page
+        for place, (row, num_keys) in enumerate(blocks.requests(i)):
+            numbers, entry = blocks.shared.pages, row * each
+
+            def one(
+                j: jax.Array | int, numbers: Ref = numbers, entry: jax.Array = entry, first: int = place * each
+            ) -> None:
+                self._copy(numbers[entry + j], slot, first + j)
+
+            if each <= FEW_PAGES:
+                for j in range(each):
+                    pl.when(j * blocks.sizes.page < num_keys)(functools.partial(one, j))
+            else:
+                lax.fori_loop(0, blocks.pages_of(num_keys), lambda j, _, one=one: one(j), None)
+
     def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        """For all of a block's pages: a semaphore counts bytes, so one wait is for any number of copies, and a wait for
-        each power of two is for every number."""
+        """For all of a block's pages."""
+        self._wait_pages(self.blocks.num_pages(i, block), slot)
+
+    def wait_shared(self, i: jax.Array, slot: jax.Array) -> None:
+        """For all pages of several short requests."""
+        number = jnp.int32(0)
+        for _, num_keys in self.blocks.requests(i):
+            number += self.blocks.pages_of(num_keys)
+        self._wait_pages(number, slot)
+
+    def _wait_pages(self, number: jax.Array, slot: jax.Array) -> None:
+        """A semaphore counts bytes, so one wait is for any number of copies, and a wait for each power of two is for
+        every number."""
         sizes = self.blocks.sizes
-        number = self.blocks.num_pages(i, block)
 
         def arrive(num_pages: int) -> None:
             these = self.rows.at[slot, :, pl.ds(0, num_pages * sizes.page), :]
@@ -185,8 +266,7 @@ def start_walk(i: jax.Array, buffers: KeyBuffers) -> None:
     blocks = buffers.blocks
     blocks.start_table(i)
     pl.when(blocks.num_blocks[0] > 1)(lambda: blocks.start_table(i + 1))
-    blocks.wait_table(i)
-    buffers.start(i, blocks.bounds(i)[0], jnp.int32(0))
+    buffers.start_turn(i, jnp.int32(0))
 
 
 def walk_keys(
@@ -207,15 +287,11 @@ def walk_keys(
     end = blocks.end(i)
     pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
 
-    def start_next(slot: jax.Array) -> None:
-        blocks.wait_table(i + 1)
-        buffers.start(i + 1, blocks.bounds(i + 1)[0], slot)
-
     def body(block: jax.Array, slot: jax.Array) -> jax.Array:
         is_last = block + 1 >= last
         next_slot = 1 - slot
         pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
-        pl.when(is_last & (i + 1 < num))(lambda: start_next(next_slot))
+        pl.when(is_last & (i + 1 < num))(lambda: buffers.start_turn(i + 1, next_slot))
         buffers.wait(i, block, slot)
         base = block * sizes.keys
         held = end - base
@@ -238,6 +314,16 @@ def walk_keys(
         return next_slot
 
     next_slot: jax.Array = lax.fori_loop(first, last, body, slot)
+    return next_slot
+
+
+def walk_shared(i: jax.Array, buffers: KeyBuffers, slot: jax.Array) -> jax.Array:
+    """As walk_keys, of a grid step that several short requests share: when it returns, all their keys are there, and
+    the pages of the next grid step on their way."""
+    blocks, num, next_slot = buffers.blocks, buffers.blocks.num_blocks[0], 1 - slot
+    pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
+    pl.when(i + 1 < num)(lambda: buffers.start_turn(i + 1, next_slot))
+    buffers.wait_shared(i, slot)
     return next_slot
 
 

@@ -28,6 +28,7 @@ class KernelSizes:
         row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
         multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
             the matrix unit is 256 wide and a head is 128.
+        together, rows, halves: see TpuBlocks.
     """
 
     queries: int
@@ -43,6 +44,9 @@ class KernelSizes:
     heads: int
     multiplies_ones: bool
     scaled: bool = False
+    together: int = 1
+    rows: int = 1
+    halves: bool = False
 
     @property
     def pages(self) -> int:

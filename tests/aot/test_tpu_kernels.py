@@ -62,6 +62,22 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("chip", "bundles", "spills"),
+    [("v4", 1550, 100), ("v5e", 880, 20), ("v5p", 880, 20), ("v6e", 740, 0), ("7x", 740, 0)],
+)
+def test_four_short_requests_stay_within_the_budget_of_their_turn(chip, bundles, spills, tmp_path):
+    """Of up to 128 keys each, waits included: at most a fifth more than the products and sums of one of 512 on v6e; a
+    third to a half of four turns."""
+    (row,) = _run("tpu_schedule.py", tmp_path, "table", "--chip", chip, "--kind", "decode")["rows"]
+    assert "error" not in row, row
+    assert row["together"] == 4
+    assert row["shared_turn_bundles"] <= bundles, row
+    assert row["shared_turn_spills"] <= spills, row
+    alone = row["last_keys_bundles"][0] + row["clear_page_bundles"]
+    assert row["shared_turn_bundles"] < 0.6 * 4 * alone, row
+
+
+@pytest.mark.parametrize(
     ("chip", "decode", "wide_decode", "prefill"),
     [
         ("v4", 1.2, 2.8, 1.3),

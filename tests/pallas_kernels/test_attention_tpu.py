@@ -15,7 +15,14 @@ import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config, tpu_kernel, tpu_pages, tpu_rows
+from palladio.pallas_kernels.ragged_paged_attention import (
+    AttentionShape,
+    tpu_config,
+    tpu_kernel,
+    tpu_pages,
+    tpu_rows,
+    tpu_short,
+)
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
@@ -83,9 +90,109 @@ def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, 
     monkeypatch.setattr(tpu_config, "_sizes", lambda *_: sizes)
     seen = []
     add_keys = tpu_kernel._add_keys
-    monkeypatch.setattr(tpu_kernel, "_add_keys", lambda *args: (seen.append(args[7]), add_keys(*args)))
+    monkeypatch.setattr(tpu_kernel, "_add_keys", lambda *args: (seen.append(args[8]), add_keys(*args)))
     assert _error(dataclasses.replace(case, **traits), "plain") < 1e-5
     assert sorted(seen) == [LANES, 2 * LANES, 4 * LANES, 4 * LANES]
+
+
+SHARING = (1, 63, 127, 128, 129, 2, 64, 31, 32, 500, 100, 5)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        {},
+        {"head_size": 32, "sinks": True, "page_size": 16},
+        {"num_heads": 16, "sinks": True, "soft_cap": 4.0, "page_size": 128},
+        *(
+            pytest.param(traits, marks=pytest.mark.slow)
+            for traits in (
+                {"num_heads": 2, "page_size": 64},
+                {"num_heads": 10, "window": 200},
+                {"num_heads": 40, "sinks": True, "window": 128},
+                {"head_size": 256, "soft_cap": 4.0},
+                {"kv_dtype": "float8_e5m2"},
+                {"kv_dtype": "float8_e4m3fn", "head_size": 64},
+                {"kind": "prefill", "num_decodes": 12},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_short_requests_share_turns(traits, monkeypatch):
+    """With those of the same eight rows, up to four in one; long ones and padding between them."""
+    turns = _blocks_of_512_keys(monkeypatch)
+    case = dataclasses.replace(_sharing(SHARING), **traits)
+    assert _error(case, "plain") < 1e-5
+    assert len(turns) == 1
+    assert len(turns[0].requests) == 4
+
+
+def test_short_requests_share_turns_where_the_block_table_is_narrow(monkeypatch):
+    turns = _blocks_of_512_keys(monkeypatch)
+    assert _error(dataclasses.replace(_sharing((40, 64, 1, 33), 4), table_width=2), "plain") < 1e-5
+    assert turns
+
+
+@pytest.mark.parametrize("traits", [{"window": 100}, {"kv_dtype": "int8"}], ids=str)
+def test_short_requests_with_a_shorter_window_or_with_scales_have_turns_of_their_own(traits, monkeypatch):
+    turns = _blocks_of_512_keys(monkeypatch)
+    assert _error(dataclasses.replace(_sharing((100, 100)), **traits), "plain") < 1e-5
+    assert not turns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_turns_of_random_lengths_match_the_oracle(seed, monkeypatch):
+    _blocks_of_512_keys(monkeypatch)
+    rng = np.random.default_rng(seed)
+    lengths = np.where(rng.random(24) < seed / 5, rng.integers(1, 129, 24), rng.integers(1, 600, 24))
+    assert _error(_sharing(lengths[: rng.integers(1, 25)].tolist(), 24), "plain") < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["on_wait", "eager"])
+def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, monkeypatch):
+    _blocks_of_512_keys(monkeypatch)
+    assert _error(_sharing((60, 128, 300, 7, 90), 8), mode) < 1e-5
+    assert not _races()
+
+
+@pytest.mark.parametrize("heads", [(8, 2), (16, 2), (4, 1)], ids=str)
+def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads, monkeypatch):
+    _blocks_of_512_keys(monkeypatch)
+    N, K = heads
+    case = dataclasses.replace(_sharing((40, 64, 128, 33), 4), num_heads=N, num_kv_heads=K)
+    data = make(case)
+    data.kv_pages[data.block_table[1, 0], :, 3] = np.nan
+    out = attend(case, data, "tpu", Target("tpu", "v6e", "plain"))
+    assert np.isnan(out[1]).all()
+    others = [0, 2, 3]
+    np.testing.assert_allclose(out[others], data.expected[others], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_values_of_others_in_a_shared_turn_are_found(plant, monkeypatch):
+    _blocks_of_512_keys(monkeypatch)
+    plant(tpu_short, "_keep", lambda values, kept: values)
+    assert not _error(_sharing(SHARING), "plain") < 1e-5
+
+
+def _sharing(lengths, rows=16):
+    """Decode of so many keys each, padded to so many rows."""
+    before = tuple((int(keys) - 1, 1) for keys in lengths)
+    sizes = {"head_size": 128, "page_size": 32, "table_width": 40, "num_heads": 8, "num_kv_heads": 2}
+    return Case("sharing", before, kind="decode", padding_rows=rows - len(before), **sizes)
+
+
+def _blocks_of_512_keys(monkeypatch):
+    """As of a device, where four short requests share a turn. Returns those turns, as they are traced."""
+    sizes = {"rows": 64, "keys": 4 * LANES, "heads": 2, "ones": 0}
+    monkeypatch.setattr(tpu_config, "_sizes", lambda *_: sizes)
+    turns = []
+    attend_turn = tpu_short.ShortRequests.attend
+    monkeypatch.setattr(tpu_short.ShortRequests, "attend", lambda self: (turns.append(self), attend_turn(self)))
+    return turns
 
 
 def test_sums_without_the_matrix_unit_match_the_oracle():
@@ -189,10 +296,29 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
         assert blocks.keys % page_size == 0
         assert blocks.keys % 128 == 0  # rows of lanes
         assert blocks.queries & (blocks.queries - 1) == 0  # the kernel takes remainders by masks
-        needed = tpu_config._bytes(shape, blocks.queries, blocks.keys)
+        needed = tpu_config._bytes(shape, blocks.queries, blocks.keys, blocks.rows)
         assert needed <= blocks.vmem < tpu_config.VMEM[kind]
         assert blocks.vmem <= 1.25 * needed + tpu_config.SPILLS  # the rest is XLA's
     assert blocks.queries >= 16
+
+
+def test_few_requests_and_those_of_an_odd_number_have_turns_of_their_own():
+    """The pipeline brings whole blocks of rows; a cache of int8 is laid out for one request."""
+    target = Target("tpu", "v6e")
+
+    def shared(num_rows, page_size=16, kv_dtype=jnp.bfloat16, heads=(32, 8, 128)):
+        N, K, H = heads
+        shape = AttentionShape(N, K, H, page_size, 64, num_rows, jnp.bfloat16, kv_dtype)
+        blocks = tpu_config.decode_blocks(shape, target)
+        assert blocks.together == 1 or num_rows % blocks.rows == 0
+        return blocks.together, blocks.rows
+
+    assert shared(256) == shared(16) == (4, 16)
+    assert shared(24) == (4, 8)
+    assert shared(2) == (4, 2)
+    assert shared(256, heads=(32, 32, 128)) == (4, 4)  # of as many bytes
+    for alone in (shared(1), shared(9), shared(8192), shared(256, 256), shared(256, 48), shared(256, 32, jnp.int8)):
+        assert alone == (1, 1)
 
 
 def test_sizes_of_a_sweep_are_read(monkeypatch):

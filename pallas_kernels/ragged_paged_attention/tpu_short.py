@@ -1,0 +1,147 @@
+"""The TPU kernel's work on a turn that several short requests share: one token each, and up to 128 keys.
+
+A matrix unit is filled by keys and values, not by the few rows of queries. Where it is 256 wide, 128 keys of heads of
+128 leave half of it idle, so two kv heads share a product. Their scores are a product with the keys of both, of which
+each row takes its own half; their outputs one with the values of both, to which each row has weights of 0 for the other
+half. Up to four query heads are half a tile of rows, so both kv heads' rows are one tile. Two requests would do as well
+as two heads, but for this: 0 · NaN is NaN, and one request's NaN must not reach another.
+
+A unit is two kv heads of a request. The scores of many units are computed before the values of the first are added: the
+matrix unit takes longer to answer than to be filled for the next one.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, product
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
+
+Ref = Any
+AHEAD = 16  # units whose values are not added yet
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShortRequests:
+    """A turn.
+
+    Attributes:
+        q, out: [rows, K, R, Hp]. keys: [2, K, keys, W], of which `slot` is meant: request j's keys begin at j · SHORT.
+        sinks: f32[K, R, 128], see tpu_kernel.
+        requests: each one's row of q and out, and its keys. Behind the last the first, without keys: what is computed
+            of those is written over.
+        score_factor, output_factor: see tpu_kernel.
+    """
+
+    q: Ref
+    out: Ref
+    keys: Ref
+    slot: jax.Array
+    sinks: Ref
+    requests: list[tuple[jax.Array, jax.Array]]
+    score_factor: jax.Array
+    output_factor: jax.Array
+    sizes: KernelSizes
+
+    def attend(self) -> None:
+        """Writes all of their outputs."""
+        waiting: list[Callable[[], None]] = []
+        num_heads = self.q.shape[1]
+        # The first request's output is written last, see above.
+        for place in reversed(range(len(self.requests))):
+            request = _Request(self, place)
+            for head in range(0, num_heads, 2):
+                waiting.append(request.weigh(range(head, min(head + 2, num_heads))))
+                if len(waiting) > AHEAD:
+                    waiting.pop(0)()
+        for add_values in waiting:
+            add_values()
+
+
+class _Request:
+    """One of a turn. A unit's rows are those of its first kv head, then those of its second."""
+
+    def __init__(self, turn: ShortRequests, place: int) -> None:
+        self.turn = turn
+        self.row, num_keys = turn.requests[place]
+        self.keys = pl.ds(place * SHORT, SHORT)
+        num_rows = turn.q.shape[2]
+        self.half = num_rows // 2 if turn.sizes.halves else num_rows
+        shape = (2 * self.half, SHORT)
+        self.is_first = lax.broadcasted_iota(jnp.int32, shape, 0) < self.half
+        self.visible = lax.broadcasted_iota(jnp.int32, shape, 1) < num_keys
+        self.kept = _is_kept(num_keys, turn.keys.shape[3] - turn.sizes.value_lane, turn.q.dtype)
+
+    def weigh(self, heads: range) -> Callable[[], None]:
+        """A unit's scores and weights; what it returns adds the values and writes the output."""
+        turn, first = self.turn, self.is_first
+        queries = self._rows([turn.q[self.row, head] for head in heads])
+        keys = [turn.keys[turn.slot, head, self.keys, : turn.sizes.value_lane or None] for head in heads]
+        scores = product(queries, as_dtype(jnp.concatenate(keys, axis=0), queries.dtype), (1, 1))
+        if len(heads) == 2:
+            scores = jnp.where(first, scores[:, :SHORT], scores[:, SHORT:])
+        weights, share = self._weights(heads, scores)
+        if len(heads) == 2:
+            weights = jnp.concatenate([jnp.where(first, weights, 0.0), jnp.where(first, 0.0, weights)], axis=1)
+        weights = weights.astype(queries.dtype)
+        return lambda: self._write(heads, weights, share)
+
+    def _rows(self, of_heads: list[jax.Array]) -> jax.Array:
+        """A unit's rows. In halves of a tile those behind the query heads are 0."""
+        if len(of_heads) == 1 or not self.turn.sizes.halves:
+            return jnp.concatenate(of_heads, axis=0)
+        # As float32: not every generation adds or rotates 16 bits.
+        first, second = (rows.astype(jnp.float32) for rows in of_heads)
+        both: jax.Array = first + pltpu.roll(second, self.half, 0)
+        return both.astype(of_heads[0].dtype)
+
+    def _weights(self, heads: range, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """And what sums of weighted values are multiplied by: both f32[rows, 128]."""
+        turn, sizes = self.turn, self.turn.sizes
+        factor: jax.Array | float = turn.score_factor
+        if sizes.soft_cap is not None:
+            scores = jnp.tanh(scores * factor)
+            factor = sizes.soft_cap * LOG2E
+        scores = jnp.where(self.visible[: scores.shape[0]], scores, LOWEST)
+        peak = jnp.max(scores, axis=1, keepdims=True)
+        weights = jnp.exp2((scores - peak) * factor)
+        total = jnp.broadcast_to(jnp.sum(weights, axis=1, keepdims=True), weights.shape)
+        if not sizes.sinks:
+            return weights, turn.output_factor / total
+        sink = self._rows([turn.sinks[head] for head in heads])
+        highest = jnp.maximum(peak * factor, sink)
+        decay = jnp.exp2(peak * factor - highest)
+        return weights, turn.output_factor * decay / (total * decay + jnp.exp2(sink - highest))
+
+    def _write(self, heads: range, weights: jax.Array, share: jax.Array) -> None:
+        turn, half = self.turn, self.half
+        stored = [turn.keys[turn.slot, head, self.keys, turn.sizes.value_lane :] for head in heads]
+        values = [_keep(as_dtype(rows, weights.dtype), self.kept) for rows in stored]
+        out = product(weights, jnp.concatenate(values, axis=0), (1, 0))
+        out *= jnp.concatenate([share] * (out.shape[1] // LANES), axis=1)
+        of_heads = [out]
+        if len(heads) == 2:
+            of_heads = [out, pltpu.roll(out, half, 0)] if turn.sizes.halves else [out[:half], out[half:]]
+        for head, rows in zip(heads, of_heads, strict=True):
+            turn.out[self.row, head] = rows.astype(turn.out.dtype)
+
+
+def _is_kept(num_keys: jax.Array, width: int, dtype: Any) -> jax.Array:
+    """[SHORT, width] for `_keep`."""
+    kept = lax.broadcasted_iota(jnp.int32, (SHORT, width), 0) < num_keys
+    return kept if dtype == jnp.float32 else jnp.where(kept, -1, 0).astype(jnp.int16)
+
+
+def _keep(values: jax.Array, kept: jax.Array) -> jax.Array:
+    """Zeros in rows without a key: what lies there may be NaN, and 0 · NaN is NaN. Bits, since not every generation
+    selects among 16 of them."""
+    if values.dtype == jnp.float32:
+        return jnp.where(kept, values, 0.0)
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(values, jnp.int16) & kept, values.dtype)

@@ -1,0 +1,63 @@
+"""Which short requests share a turn of the TPU kernel: every real row is in one turn, with others of its block."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, TurnPlan
+
+BLOCK, TOGETHER, PAGE = 8, 4, 32
+
+
+def _plan(lengths, num_rows):
+    table = np.arange(len(lengths) * 40).reshape(len(lengths), 40)
+    args = (jnp.asarray(lengths, jnp.int32), jnp.int32(num_rows), jnp.asarray(table, jnp.int32))
+    return TurnPlan.of_rows(*args, PAGE, BLOCK, TOGETHER)
+
+
+def _turns(plan):
+    """Rows of each turn."""
+    rows = np.stack(plan.shared.rows, axis=1)
+    sizes = np.asarray(plan.shared.num_rows)
+    return [rows[i, : sizes[i]].tolist() for i in range(int(plan.blocks.num_blocks[0]))]
+
+
+def test_short_requests_of_a_block_share_turns_and_long_ones_have_their_own():
+    lengths = [5, 300, 128, 129, 64, 1, 2, 3, 4, 500, 600, 700, 800, 900, 901, 902]
+    assert _turns(_plan(lengths, 16)) == [[0, 2, 4, 5], [1], [3], [6, 7], [8], [9], [10], [11], [12], [13], [14], [15]]
+    assert _turns(_plan(lengths, 7)) == [[0, 2, 4, 5], [1], [3], [6]]
+    assert _turns(_plan(lengths, 0)) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_real_row_is_in_one_turn(seed):
+    rng = np.random.default_rng(seed)
+    num_rows = int(rng.integers(0, 65))
+    lengths = np.where(rng.random(64) < seed / 7, rng.integers(1, SHORT + 1, 64), rng.integers(1, 1000, 64))
+    lengths[num_rows:] = 0
+    plan = _plan(lengths, num_rows)
+    turns = _turns(plan)
+    assert sorted(row for turn in turns for row in turn) == list(range(num_rows))
+    blocks = [turn[0] // BLOCK for turn in turns]
+    assert blocks == sorted(blocks)  # each is brought once
+    for i, turn in enumerate(turns):
+        assert {row // BLOCK for row in turn} == {blocks[i]}
+        assert len(turn) == 1 or (lengths[turn] <= SHORT).all()
+        found = (int(x[i]) for x in (plan.blocks.request, plan.blocks.position, plan.blocks.count))
+        assert tuple(found) == (turn[0], lengths[turn[0]] - 1, 1)
+        assert [int(rows[i]) for rows in plan.shared.rows] == turn + [turn[0]] * (TOGETHER - len(turn))
+    # A block leaves no turn out that could be saved.
+    for block in range(64 // BLOCK):
+        mine = [len(turn) for turn, of in zip(turns, blocks, strict=True) if of == block]
+        short = int((lengths[block * BLOCK : min((block + 1) * BLOCK, max(num_rows, block * BLOCK))] <= SHORT).sum())
+        assert sum(mine) - len(mine) == short - -(-short // TOGETHER)
+    np.testing.assert_array_equal(
+        plan.shared.pages, (np.arange(64)[:, None] * 40 + np.arange(SHORT // PAGE)).reshape(-1)
+    )
+    assert (np.asarray(plan.blocks.count)[len(turns) :] == 0).all()
+
+
+def test_no_two_requests_share_where_it_is_not_wanted():
+    plan = TurnPlan.of_rows(jnp.asarray([3, 4]), jnp.int32(2), jnp.zeros((2, 8), jnp.int32), PAGE, 1, 1)
+    assert plan.shared is None
+    assert plan.blocks.request.tolist() == [0, 1]
