@@ -54,13 +54,14 @@ def route_experts(
 
 
 def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:
-    """Whether there is a kernel that is worth it, for what `route_experts` has made with one.
+    """Whether there is a kernel that is worth it, for what `route_experts` has made with one. A GPU takes rows by their
+    numbers in the kernel that adds them up.
 
     Args:
         products: [T·C, D], or its shape. places: see Routed. target: see route_experts.
         rows_here: how many have an expert of this device, if all experts are used alike.
     """
-    return tpu_sum.takes(products, places, rows_here, target)
+    return target.platform != "gpu" and tpu_sum.takes(products, places, rows_here, target)
 
 
 def sum_experts(

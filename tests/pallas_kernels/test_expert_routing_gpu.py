@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, can_sum_experts, route_experts
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.test_expert_routing import step
 
@@ -96,3 +96,9 @@ def test_a_gpu_without_such_kernels_is_an_error():
     logits, x = step(2, 8)
     with pytest.raises(NotImplementedError, match="compute capability"):
         route_experts(logits, x, 2, 0, Routing(2, 8, renormalize=True), target=Target("gpu", "7.5"))
+
+
+def test_the_sum_is_left_to_xla():
+    products, places = jnp.zeros((512, 2048), jnp.bfloat16), jnp.zeros((64, 8), jnp.int32)
+    assert can_sum_experts(products, places, 512, target=Target("tpu", "v6e"))
+    assert not can_sum_experts(products, places, 512, target=Target("gpu", "9.0"))
