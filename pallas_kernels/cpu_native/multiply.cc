@@ -54,7 +54,7 @@ void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, Bfl
   std::vector<Place> places(of.rows);
   int64_t start = 0, number = 0;
   for (int64_t all : of.sizes) {
-    const auto row_blocks = RowBlocks::Of(RowsBeforeRepeats(of.x + start * inputs, all, inputs), blocks.rows);
+    const auto row_blocks = RowBlocks::Of(RowsBeforeRepeats(of.x + start * inputs, all, inputs), blocks.usual, blocks.most);
     const int64_t rows = row_blocks.rows;
     const uint16_t* w = of.w + number++ * of.outputs * inputs;
     if (rows)
@@ -87,7 +87,7 @@ void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64_t bits
   const bool is_bytes = is_wide && bits == 8;
   const Blocks& blocks = Int8Blocks(is_wide, is_bytes);
   const int64_t rows = RowsBeforeRepeats(of.x, of.rows, of.inputs);
-  const RowBlocks row_blocks = RowBlocks::Of(rows, blocks.rows);
+  const RowBlocks row_blocks = RowBlocks::Of(rows, blocks.usual, blocks.most);
   const int64_t padded = (of.inputs + 63) / 64 * 64, part = PartOf(of.inputs, 1);
   const int64_t parts = std::max<int64_t>(1, (of.inputs + part - 1) / part);
   const int64_t size = is_bytes ? 1 : 2, lanes = avx512::kLanes, vector = is_bytes ? 64 : is_wide ? 32 : 16;

@@ -65,9 +65,9 @@ struct RowBlocks {
   int64_t most = 1;    // rows of the first `longer` blocks; the others have one less
   int64_t longer = 0;
 
-  // Args: most: rows that a block can have.
-  static RowBlocks Of(int64_t rows, int64_t most) {
-    const int64_t count = std::max<int64_t>(1, (rows + most - 1) / most);
+  // Args: usual: rows of a block. most: so many it can have, if that saves a block.
+  static RowBlocks Of(int64_t rows, int64_t usual, int64_t most) {
+    const int64_t count = std::max<int64_t>(1, (rows + 2 * usual - most - 1) / usual);
     return {rows, rows / count + 1, rows % count};
   }
   // Of the block that begins with a row.
@@ -112,7 +112,7 @@ using OneOutput = void (*)(const Product&, int64_t row, int64_t rows, int64_t ou
 
 // Blocks of one output; by rows - 1, of two and of four.
 struct Blocks {
-  int64_t rows;  // of the largest one
+  int64_t usual, most;  // rows, see RowBlocks::Of
   int64_t few;   // so many rows, of one block, take four outputs at a time
   OneOutput one;
   Block two[kRows], four[kRows];
