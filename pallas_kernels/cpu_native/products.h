@@ -158,7 +158,7 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chu
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
-// memory, the next ones find it in the second cache.
+// memory, the next ones find it in the second cache, and ask for the numbers of the outputs after their own.
 inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)
@@ -166,7 +166,7 @@ inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& ch
       rows = p.row_blocks.SizeAt(row);
       for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
         if (output + kOutputs <= chunk.stop)
-          blocks.two[rows - 1](p, row, output, part, row ? 0 : AheadOf(p, chunk, output, part, ahead));
+          blocks.two[rows - 1](p, row, output, part, row ? kOutputs * p.inputs : AheadOf(p, chunk, output, part, ahead));
         else
           blocks.one(p, row, rows, output, part);
       }

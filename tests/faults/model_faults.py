@@ -168,8 +168,8 @@ MODEL_FAULTS = (
     Fault(
         "the router's bias is left out of its logits",
         "model/moe.py",
-        "logits, bias = logits + bias, None",
-        "logits, bias = logits, None",
+        "return logits + bias",
+        "return logits",
         GPT_OSS,
     ),
     Fault(
