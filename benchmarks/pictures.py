@@ -44,7 +44,7 @@ def best_at() -> Figure:
 
 
 def _starts(axes: Axes) -> None:
-    report = read("cpu-2026-11-23/startup.json")
+    report = read("cpu-2026-11-25/startup.json")
     moments = ("first answer", "all programs")
     for place, (kind, color, label) in enumerate((("cold", BLUE, "empty cache"), ("warm", LIGHT, "full cache"))):
         seconds = [report[kind][moment]["seconds"] for moment in moments]

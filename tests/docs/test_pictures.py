@@ -26,7 +26,7 @@ def read(name: str) -> Any:
 
 
 def test_figures_of_the_first_page() -> None:
-    start, latency = read("cpu-2026-11-23/startup.json"), read("cpu-2026-11-22/batch_latency.json")
+    start, latency = read("cpu-2026-11-25/startup.json"), read("cpu-2026-11-22/batch_latency.json")
     seconds = [
         start[kind][moment]["seconds"] for kind in ("cold", "warm") for moment in ("first answer", "all programs")
     ]
