@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?\w+\[([\d,]*)\].*?[)\]}] ([a-z][\w-]*)\(")
 _COPIES = ("copy", "copy-start", "transpose", "convert")
@@ -14,6 +14,8 @@ _COLLECTIVE = re.compile(
     r"= \(*(\w+\[[\d,]*\]).*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
+_CALLED = re.compile(r"\b(?:body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _UNKNOWN_CYCLES = 1 << 62  # libtpu writes the largest integer
 _FUSION = re.compile(r" fusion\(.*calls=%?([\w.-]+)")
@@ -36,7 +38,7 @@ class Facts:
         host_calls: callbacks, infeeds, outfeeds, sends and receives.
         branches: conditionals.
         loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
-        collectives: how many of each shape and kind.
+        collectives: how many of each shape and kind. loop_collectives: those of them that a loop's turn makes.
         cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
         products: how many of each pair of operands' types, or by which of a library's functions.
         product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
@@ -50,6 +52,7 @@ class Facts:
     loops: int
     data_loops: int
     collectives: dict[str, int]
+    loop_collectives: dict[str, int]
     cycles: dict[str, int]
     products: dict[str, int]
     product_cycles: int
@@ -85,7 +88,6 @@ class Facts:
             elif opcode == "while":
                 counts["loop"] += 1
                 counts["data loop"] += "known_trip_count" not in line
-        collectives = collections.Counter(f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(hlo))
         copies, calls = counts["cache copy"], counts["host call"]
         return cls(
             sum(size in weight_sizes for size in _wide_results(hlo)),
@@ -94,12 +96,43 @@ class Facts:
             counts["branch"],
             counts["loop"],
             counts["data loop"],
-            dict(collectives),
+            _collectives(hlo.splitlines()),
+            loop_collectives(hlo),
             {name: count for name, count in cycles.items() if 0 < count < _UNKNOWN_CYCLES},
             _products(hlo),
             counts["product cycles"],
             counts["small operation"],
         )
+
+
+def _collectives(lines: Iterable[str]) -> dict[str, int]:
+    found = (match for line in lines if (match := _COLLECTIVE.search(line)))
+    return dict(collections.Counter(f"{match[2]} {match[1]}" for match in found))
+
+
+def loop_collectives(hlo: str) -> dict[str, int]:
+    """See Facts."""
+    lines: dict[str, list[str]] = collections.defaultdict(list)
+    computation = ""
+    for line in hlo.splitlines():
+        if start := _COMPUTATION.match(line):
+            computation = start[2]
+        lines[computation].append(line)
+    reached: set[str] = set()
+    waiting = [name for line in hlo.splitlines() if " while(" in line for name in _called(line)]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [other for line in lines[name] for other in _called(line)]
+    return _collectives(line for name in sorted(reached) for line in lines[name])
+
+
+def _called(line: str) -> list[str]:
+    """Computations that an instruction calls."""
+    branches = _BRANCHES.search(line)
+    others = re.findall(r"[\w.-]+", branches[1]) if branches else []
+    return [*_CALLED.findall(line), *others]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -107,6 +107,6 @@ class Verify(SamplingOfRows):
             packed,
             self.key.tier,
             allowed,
-            is_native=self.design.is_native,
+            target=self.design.sampler_target,
         )
         return (lengths, part_of_sampler(state, sampler)), None, output

@@ -19,7 +19,7 @@ from palladio.model.functional import LogitsHead, ModelStructure, unflatten_mode
 from palladio.runtime.execution.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.execution.compiler_options import compiler_options
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
-from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleTier
+from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SamplerTarget, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
@@ -92,10 +92,9 @@ class ProgramDesign:
         return LogitsHead.of(self.model.structure, self.num_weights)
 
     @functools.cached_property
-    def is_native(self) -> bool:
-        """Whether it runs on a CPU with our C++."""
+    def sampler_target(self) -> SamplerTarget:
         numbered = self.unflatten(tuple(range(self.num_weights)))  # type: ignore[arg-type]  # in place of arrays
-        return bool(numbered.kernels.target.is_native)
+        return SamplerTarget(self.shape.mesh, bool(numbered.kernels.target.is_native))
 
     @functools.cached_property
     def tiers(self) -> tuple[SampleTier, ...]:

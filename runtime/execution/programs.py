@@ -202,7 +202,7 @@ class Decode(SamplingProgram):
             layout=self._layout,
             page_size=design.shape.page_size,
             tier=tier,
-            is_native=design.is_native,
+            target=design.sampler_target,
         )
         return (kv_cache, tables, lengths, part_of_sampler(state, sampler)), None, outputs
 
@@ -234,7 +234,7 @@ class Sample(SamplingOfRows):
         assert self.key.tier is not None
         logits, columns = self.design.logits(head, hidden), unpack_sampling(packed, lengths)
         state = whole_sampler(sampler)
-        output, state = sample(logits, state, columns, self.key.tier, allowed, is_native=self.design.is_native)
+        output, state = sample(logits, state, columns, self.key.tier, allowed, target=self.design.sampler_target)
         return (part_of_sampler(state, sampler),), None, output
 
 

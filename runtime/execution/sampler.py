@@ -25,17 +25,22 @@ The draw is argmax(logit + Gumbel noise), and the noise is a function of (seed, 
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh
 
+from palladio.model.sharding import num_shards
 from palladio.runtime.execution.gumbel_noise import gumbel_noise
 from palladio.runtime.execution.row_argmax import native_argmax, row_argmax, row_argmax_of_computed, rows_are_finite
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.scoring import token_logprobs
-from palladio.runtime.execution.threshold import largest_threshold, ordered_image
+from palladio.runtime.execution.threshold import along, largest_threshold, ordered_image, sum_rows
+from palladio.runtime.execution.whole_rows import on_whole_rows
 from palladio.runtime.interface.generation_request import GREEDY_TEMPERATURE
 
 SampleTier = Literal["greedy", "plain", "random", "masked", "full"]
@@ -44,7 +49,25 @@ MASKED_TIERS: tuple[SampleTier, ...] = ("masked", "full")  # those that take a m
 
 MASK_BITS = 32  # tokens that a word of a mask stands for
 _MAX_TEMPERATURE = 1e30  # uniform long before; 1 / temperature must not underflow
+# Bytes of a device's logits that a TPU exchanges for whole rows: with more, its links take longer than 11 or 22 sums.
+_MOST_EXCHANGED = 8 * 2**20
 _MASS_BITS = 30  # integer weights of a row sum to less than 2**30 (and rounding), which int32 holds
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerTarget:
+    """What the sampler is compiled for.
+
+    Attributes:
+        mesh: whose groups of devices have a part each of the logits' vocabulary; None: one device has all.
+        is_native: maxima are found by our C++ for CPUs, see cpu_native.
+    """
+
+    mesh: Mesh | None = None
+    is_native: bool = False
+
+
+ON_ONE_DEVICE = SamplerTarget()
 
 
 @jax.tree_util.register_dataclass
@@ -113,8 +136,7 @@ def sample(
     batch: SamplingBatch,
     tier: SampleTier,
     allowed: jax.Array | None = None,
-    *,
-    is_native: bool = False,
+    target: SamplerTarget = ON_ONE_DEVICE,
 ) -> tuple[SampleOutput, SamplerState]:
     """Samples one token a row. Jit it with `tier` static and `state` donated.
 
@@ -127,15 +149,17 @@ def sample(
             these and `allowed`, "full" all.
         allowed: i32[B, ⌈V / 32⌉], a bit a token, the lowest first: those that a row may sample, one at
             least; None: all.
-        is_native: static; maxima are found by our C++ for CPUs, see cpu_native.
+        target: static.
 
     Returns:
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
     """
+    is_native = target.is_native
     if tier == "greedy":
         token_ids, are_finite = native_argmax(logits) if is_native else (row_argmax(logits), rows_are_finite(logits))
     else:
-        scores = processed_logits(logits if allowed is None else drop_forbidden(logits, allowed), state, batch, tier)
+        permitted = logits if allowed is None else drop_forbidden(logits, allowed)
+        scores = processed_logits(permitted, state, batch, tier, target.mesh)
         noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
         scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
         token_ids = native_argmax(scores)[0] if is_native else row_argmax_of_computed(scores)
@@ -165,7 +189,9 @@ def drop_forbidden(logits: jax.Array, allowed: jax.Array) -> jax.Array:
     return jnp.where(bits != 0, logits, -jnp.inf)
 
 
-def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier) -> jax.Array:
+def processed_logits(
+    logits: jax.Array, state: SamplerState, batch: SamplingBatch, tier: SampleTier, mesh: Mesh | None = None
+) -> jax.Array:
     """Logits whose softmax is the distribution that a random row samples from, up to a constant; -inf where dropped.
 
     A greedy row keeps its logits after bias, suppression and penalties.
@@ -173,6 +199,7 @@ def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatc
     Args:
         logits: f32[B, V].
         tier: any but "greedy".
+        mesh: see SamplerTarget.
 
     Returns:
         f32[B, V].
@@ -180,14 +207,15 @@ def processed_logits(logits: jax.Array, state: SamplerState, batch: SamplingBatc
     if tier == "full":
         logits = _adjust(logits, state, batch)
     is_greedy = _is_greedy(batch)
-    largest = logits.max(axis=-1, keepdims=True)
-    temperature = jnp.where(is_greedy, 1.0, jnp.minimum(batch.temperature, _MAX_TEMPERATURE))[:, None]
-    tempered = (logits - largest) / temperature  # ≤ 0 and 0 at the largest: can't overflow upwards
+    temperature = jnp.where(is_greedy, 1.0, jnp.minimum(batch.temperature, _MAX_TEMPERATURE))
+    largest = logits.max(axis=-1)
+    tempered = (logits - largest[:, None]) / temperature[:, None]  # ≤ 0 and 0 at the largest: can't overflow upwards
     if tier == "plain":
         return jnp.where(is_greedy[:, None], logits, tempered)
-    image = ordered_image(logits)  # of the untempered values, which no rounding has tied
-    threshold = _threshold(image, jnp.exp(tempered), batch, ~is_greedy)
-    keep = (image >= threshold[:, None]) & (tempered >= jnp.log(batch.min_p)[:, None])
+    top_k = jnp.where(is_greedy | (batch.top_k >= logits.shape[1]), 0, batch.top_k)
+    top_p = jnp.where(is_greedy, 1.0, batch.top_p)
+    threshold = _thresholds(logits, (largest, temperature, top_k, top_p), mesh)
+    keep = (ordered_image(logits) >= threshold[:, None]) & (tempered >= jnp.log(batch.min_p)[:, None])
     return jnp.where(is_greedy[:, None], logits, jnp.where(keep, tempered, -jnp.inf))
 
 
@@ -225,26 +253,55 @@ def _rows(values: jax.Array, slots: jax.Array) -> jax.Array:
     return rows
 
 
-def _threshold(image: jax.Array, weights: jax.Array, batch: SamplingBatch, is_random: jax.Array) -> jax.Array:
+def _thresholds(logits: jax.Array, columns: tuple[jax.Array, ...], mesh: Mesh | None) -> jax.Array:
+    """`_threshold` of rows of which the devices of a group have parts.
+
+    They exchange logits only where a row asks for a threshold; always on a GPU, whose CUDA graph has no branches.
+    """
+    whole = on_whole_rows(_threshold, mesh)
+    is_large = mesh is not None and logits.nbytes > _MOST_EXCHANGED * num_shards(mesh)
+
+    def where_asked(function: Callable[..., jax.Array], logits: jax.Array, *columns: jax.Array) -> jax.Array:
+        *_, top_k, top_p = columns
+        lowest = jnp.full(logits.shape[0], jnp.iinfo(jnp.int32).min)
+        is_asked = ((top_k > 0) | (top_p < 1)).any()
+        found: jax.Array = lax.cond(is_asked, function, lambda *_: lowest, logits, *columns)
+        return found
+
+    thresholds: jax.Array = lax.platform_dependent(
+        logits,
+        *columns,
+        tpu=functools.partial(where_asked, _threshold if is_large else whole),
+        cuda=whole,
+        default=functools.partial(where_asked, whole),
+    )
+    return thresholds
+
+
+def _threshold(
+    logits: jax.Array, largest: jax.Array, temperature: jax.Array, top_k: jax.Array, top_p: jax.Array
+) -> jax.Array:
     """The least image that top_k and top_p keep.
 
     Args:
-        image: i32[B, V], see `ordered_image`.
-        weights: f32[B, V], each token's odds; the largest is 1.
-        is_random: bool[B], rows that need a threshold.
+        logits: f32[P·B, V / P], see `sum_rows`.
+        largest: f32[B], of each row. temperature: f32[B].
+        top_k: i32[B], below 1 is off. top_p: f32[B], 1 is off.
 
     Returns:
-        i32[B].
+        i32[B], of the images of logits, which no rounding has tied; see `ordered_image`.
     """
-    by_count = is_random & (batch.top_k > 0) & (batch.top_k < image.shape[1])
-    lowest = jnp.full(image.shape[0], jnp.iinfo(jnp.int32).min)
-    kept_by_count = largest_threshold(image, jnp.ones_like(image), batch.top_k, lowest, by_count)
+    num_rows = largest.shape[0]
+    image = ordered_image(logits)
+    odds = jnp.exp((logits - along(largest, logits)) / along(temperature, logits))
+    lowest = jnp.full(num_rows, jnp.iinfo(jnp.int32).min)
+    kept_by_count = largest_threshold(image, jnp.ones_like(image), top_k, lowest, top_k > 0)
 
-    masses = jnp.round(weights * _mass_scale(weights.sum(axis=-1))[:, None]).astype(jnp.int32)
-    total = jnp.where(image >= kept_by_count[:, None], masses, 0).sum(axis=-1)
-    enough = jnp.ceil(total.astype(jnp.float32) * batch.top_p).astype(jnp.int32)
-    by_mass = is_random & (batch.top_p < 1)
-    return largest_threshold(image, masses, jnp.clip(enough, 1, total), kept_by_count, by_mass)
+    scale = _mass_scale(sum_rows(odds, num_rows))
+    masses = jnp.round(odds * along(scale, odds)).astype(jnp.int32)
+    total = sum_rows(jnp.where(image >= along(kept_by_count, image), masses, 0), num_rows)
+    enough = jnp.ceil(total.astype(jnp.float32) * top_p).astype(jnp.int32)
+    return largest_threshold(image, masses, jnp.clip(enough, 1, total), kept_by_count, top_p < 1)
 
 
 def _mass_scale(sums: jax.Array) -> jax.Array:

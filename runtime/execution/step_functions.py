@@ -20,7 +20,7 @@ from palladio.model.kv_cache import page_values
 from palladio.runtime.execution import batch_builder as columns
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.device_state import SlotInputs
-from palladio.runtime.execution.sampler import SampleOutput, SampleTier, SamplingBatch, sample
+from palladio.runtime.execution.sampler import SampleOutput, SamplerTarget, SampleTier, SamplingBatch, sample
 from palladio.runtime.execution.sampler_state import SamplerState
 
 StepState = tuple[tuple[jax.Array, ...], jax.Array, jax.Array, jax.Array | None]
@@ -189,7 +189,7 @@ def decode_steps(
     layout: ForwardLayout,
     page_size: int,
     tier: SampleTier,
-    is_native: bool,
+    target: SamplerTarget,
 ) -> tuple[tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState], SampleOutput]:
     """layout.num_steps decode steps, each sampling the next one's tokens; or one, whose output is that of `sample`; or
     as many as the row with most tokens has, layout.max_passes at most.
@@ -200,7 +200,7 @@ def decode_steps(
         state: the caches, the block tables, the lengths, and the sampler's state.
         packed: i32[layout.size], see ForwardLayout. packed_sampling: i32[B, NUM_COLUMNS].
         logits_of: hidden [B, D] → f32[B, V].
-        is_native: see `sample`.
+        target: of the sampler.
 
     Returns:
         The new state, and the outputs, of several steps stacked: token_ids i32[num_steps, B] and so on; and how many
@@ -222,7 +222,7 @@ def decode_steps(
         columns_now = dataclasses.replace(
             sampling, slot_ids=jnp.where(active, sampling.slot_ids, 0), positions=positions + 1
         )
-        output, sampler = sample(logits_of(hidden), sampler, columns_now, tier, is_native=is_native)
+        output, sampler = sample(logits_of(hidden), sampler, columns_now, tier, target=target)
         return (kv_cache, _lengthened(lengths, slots, positions, active), sampler), output
 
     carry = kv_cache, lengths, sampler

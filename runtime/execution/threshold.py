@@ -1,19 +1,17 @@
 """The threshold that top_k and top_p keep, without a sort, and the integer image of float32 that it is found in."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 _IMAGE_BITS = 32
-_MAX_PARTS = 64  # of a vocabulary: a multiple of the devices that share one
 _SIGN = 1 << 31  # turns an i32 into a u32 of the same order, and back
 
 
 def ordered_image(values: jax.Array) -> jax.Array:
-    """Integers in the order of the floats, equal where they are equal (so for -0 and 0). f32[B, V] → i32[B, V]"""
+    """Integers in the order of the floats, equal where they are equal (so for -0 and 0). f32[…] → i32[…]"""
     bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
@@ -28,8 +26,8 @@ def largest_threshold(
     GPU a pass takes longer to start than to run, and a loop is no part of a CUDA graph.
 
     Args:
-        image: i32[B, V].
-        masses: i32[B, V], ≥ 0.
+        image: i32[P·B, V / P], see `sum_rows`.
+        masses: i32[P·B, V / P], ≥ 0.
         enough: i32[B], at least 1.
         low: i32[B], a t that is low enough.
         used: bool[B].
@@ -59,21 +57,40 @@ def search(
         unrolled: passes one after the other, also where no row is used; else a loop, which then makes no turn.
     """
     sum_up = _joint_sums if unrolled else _separate_sums
-    num_passes = -(-_IMAGE_BITS // digit_bits)
+    num_passes, num_rows = -(-_IMAGE_BITS // digit_bits), enough.shape[0]
 
     def add_digit(number: int | jax.Array, found: jax.Array) -> jax.Array:
         """u32[B] → u32[B]. The last digit may overlap the one before: then it is less than it could be."""
         shift = jnp.maximum(_IMAGE_BITS - digit_bits * (number + 1), 0).astype(jnp.uint32)
-        candidates = [_signed(found + (jnp.uint32(digit) << shift)) for digit in range(1, 1 << digit_bits)]
-        sums = sum_up([jnp.where(image >= candidate[:, None], masses, 0) for candidate in candidates])
+        low = along(found, image)
+        if not unrolled and image.shape[0] > num_rows:  # XLA:TPU would repeat each candidate, not the one number
+            low = lax.optimization_barrier(low)
+        candidates = [_signed(low + (jnp.uint32(digit) << shift)) for digit in range(1, 1 << digit_bits)]
+        sums = _of_rows(sum_up([jnp.where(image >= candidate, masses, 0) for candidate in candidates]), num_rows)
         digits = (sums >= enough).astype(jnp.uint32).sum(axis=0)
         return found + (digits << shift)
 
-    found = jnp.zeros(image.shape[0], jnp.uint32)
+    found = jnp.zeros(num_rows, jnp.uint32)
     if unrolled:
         return _signed(functools.reduce(lambda found, number: add_digit(number, found), range(num_passes), found))
     num_turns = jnp.where(used.any(), num_passes, 0)
     return _signed(lax.fori_loop(0, num_turns, add_digit, found))
+
+
+def along(column: jax.Array, parts: jax.Array) -> jax.Array:
+    """A number of each row beside all parts of the row. [B], [P·B, V / P] → [P·B, 1]"""
+    return jnp.tile(column, parts.shape[0] // column.shape[0])[:, None]
+
+
+def sum_rows(parts: jax.Array, num_rows: int) -> jax.Array:
+    """Of rows in P parts, the first parts of all rows first: [P·B, V / P] → [B]"""
+    return _of_rows(parts.sum(axis=-1), num_rows)
+
+
+def _of_rows(sums: jax.Array, num_rows: int) -> jax.Array:
+    """[…, P·B] → […, B]. By slices: XLA:TPU takes longer to reshape the sums than to make them."""
+    slices = (sums[..., first : first + num_rows] for first in range(0, sums.shape[-1], num_rows))
+    return functools.reduce(jnp.add, slices)
 
 
 def _separate_sums(columns: list[jax.Array]) -> jax.Array:
@@ -82,16 +99,10 @@ def _separate_sums(columns: list[jax.Array]) -> jax.Array:
 
 
 def _joint_sums(columns: list[jax.Array]) -> jax.Array:
-    """The same as one reduction, without which XLA:GPU makes a kernel for each.
-
-    Where devices hold parts of the vocabulary, a reduction of many values over all of it would gather the parts' sums
-    of each array by itself: so the last sum is another one.
-    """
-    num_parts = math.gcd(columns[0].shape[1], _MAX_PARTS)
-    parts = tuple(values.reshape(values.shape[0], num_parts, -1) for values in columns)
-    zeros = tuple(jnp.int32(0) for _ in parts)
-    sums = lax.reduce(parts, zeros, lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), (2,))
-    return jnp.stack(sums).sum(axis=-1)
+    """The same as one reduction, without which XLA:GPU makes a kernel for each."""
+    zeros = tuple(jnp.int32(0) for _ in columns)
+    sums = lax.reduce(tuple(columns), zeros, lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), (1,))
+    return jnp.stack(sums)
 
 
 def _signed(values: jax.Array) -> jax.Array:

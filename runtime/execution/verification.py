@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from palladio.runtime.execution.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.device_state import SlotInputs
 from palladio.runtime.execution.proposer import KnownTokens, Proposer
-from palladio.runtime.execution.sampler import SampleOutput, SampleTier, sample
+from palladio.runtime.execution.sampler import ON_ONE_DEVICE, SampleOutput, SamplerTarget, SampleTier, sample
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.step_functions import unpack_sampling
 
@@ -75,7 +75,7 @@ def verify_drafts(
     tier: SampleTier,
     allowed: jax.Array | None = None,
     *,
-    is_native: bool = False,
+    target: SamplerTarget = ON_ONE_DEVICE,
 ) -> tuple[jax.Array, SamplerState, SampleOutput]:
     """Samples at each token of each row, as long as the drafts so far are what was sampled.
 
@@ -85,7 +85,7 @@ def verify_drafts(
         hidden: [T, D], of all tokens of the step.
         inputs: what its rows computed.
         packed: i32[B, NUM_COLUMNS]. allowed: as for `sample`; of rows without drafts only.
-        is_native: see `sample`.
+        target: of the sampler.
 
     Returns:
         The lengths, the sampler's state, and the outputs, stacked.
@@ -107,7 +107,7 @@ def verify_drafts(
         columns_now = dataclasses.replace(
             columns, slot_ids=jnp.where(active, slots, 0), positions=columns.positions + number
         )
-        output, sampler = sample(logits, sampler, columns_now, tier, allowed, is_native=is_native)
+        output, sampler = sample(logits, sampler, columns_now, tier, allowed, target=target)
         is_right = (number < num_drafts) & (output.token_ids == drafts[:, number])
         return (sampler, active & is_right, count + active), output
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.execution.batch_builder import NUM_COLUMNS, SLOT, ForwardLayout
+from palladio.runtime.execution.sampler import SamplerTarget
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.step_functions import decode_steps
 
@@ -39,7 +40,7 @@ def test_a_joined_program_makes_as_many_passes_as_the_row_with_most_tokens_needs
     sampler = sampler.with_last_token(jnp.asarray([0, 2, 0, 5, 0], jnp.int32))
     cache = jnp.int32(0), jnp.zeros(8, jnp.int32)
     state = cache, jnp.zeros((5, 4), jnp.int32), jnp.asarray(lengths), sampler
-    step = {"layout": layout, "page_size": PAGE, "tier": "greedy", "is_native": False}
+    step = {"layout": layout, "page_size": PAGE, "tier": "greedy", "target": SamplerTarget()}
     new, output = decode_steps(counting_model, state, jnp.asarray(packed), jnp.asarray(columns), next_of, **step)
     made, computed = new[0]
     assert (int(made), computed[:num_passes].tolist()) == (num_passes, rows)
