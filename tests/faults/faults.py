@@ -247,8 +247,8 @@ FAULTS = (
     Fault(
         "top_k keeps one more",
         _SAMPLER,
-        "jnp.ones_like(image), batch.top_k, lowest",
-        "jnp.ones_like(image), batch.top_k + 1, lowest",
+        "jnp.ones_like(image), top_k, lowest",
+        "jnp.ones_like(image), top_k + 1, lowest",
         SAMPLER,
     ),
     Fault(
