@@ -25,8 +25,8 @@ _HERE: Final = Path(__file__).parent
 SOURCES: Final = tuple(sorted(path for kind in ("cc", "h", "inc") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-fPIC", "-pthread", "-w")
-# Units are compiled side by side, those that take longest first. library.cc asks what the CPU has, so it is compiled for
-# any x86-64; its calls are no faster when they are optimized further.
+# Units are compiled side by side, those that take longest first. library.cc asks what the CPU has, so it is compiled
+# for any x86-64; its calls are no faster when they are optimized further.
 _UNITS: Final = {
     "multiply.cc": ("-O3",),
     "attention.cc": ("-O3", "-march=x86-64-v3"),
