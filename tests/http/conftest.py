@@ -88,8 +88,9 @@ class SharedServers:
         self._servers: list[tuple[HttpConfig, str, contextlib.ExitStack]] = []
 
     def url(self, config: HttpConfig) -> str:
-        for other, url, _ in self._servers:
+        for number, (other, url, _) in enumerate(self._servers):
             if other == config:
+                self._servers.append(self._servers.pop(number))  # the one that has not been asked for longest ends first
                 return url
         if len(self._servers) == self._most:
             self._servers.pop(0)[2].close()
