@@ -90,7 +90,7 @@ class SharedServers:
     def url(self, config: HttpConfig) -> str:
         for number, (other, url, _) in enumerate(self._servers):
             if other == config:
-                self._servers.append(self._servers.pop(number))  # the one that has not been asked for longest ends first
+                self._servers.append(self._servers.pop(number))  # those that were asked for last stay
                 return url
         if len(self._servers) == self._most:
             self._servers.pop(0)[2].close()
