@@ -27,7 +27,8 @@ from report import report
 
 from palladio.model.weights.byte_products import byte_product
 from palladio.pallas_kernels.cpu_native import load
-from palladio.pallas_kernels.cpu_native.calls import Bfloat16By, rows_times_bfloat16, rows_times_int8
+from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16, rows_times_int8
+from palladio.pallas_kernels.cpu_native.forms import Form, forms_of
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
@@ -37,9 +38,10 @@ SHAPES = ((896, 9728), (4864, 896))  # inputs and outputs
 _MATRIX_BYTES = 36 << 20  # of the int8 matrices of a shape together, more than caches have
 _READ_BYTES = 400 << 20
 _BITS: tuple[Literal[8, 16], ...] = (16, 8)  # of rows
-_WAYS: dict[Bfloat16By, str] = {
-    "dot": "native by AVX-512 BF16",
-    "widening": "native, widened",
+# Of the library, as far as this CPU can run them.
+_FORMS: dict[Form, str] = {
+    "avx512_bf16": "native by AVX-512 BF16",
+    "avx512_vnni": "native, widened by AVX-512",
     "avx2": "native with AVX2",
 }
 HEADS, KV_HEADS, HEAD_SIZE, PAGE_SIZE = 14, 2, 64, 16
@@ -71,12 +73,14 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
     yield "float32", *each_of(jnp.matmul, wide)
     yield "bfloat16, XLA", *each_of(lambda x, w: narrow_matmul(x, w, xla), narrow)
     yield "bfloat16, native", *each_of(lambda x, w: narrow_matmul(x, w, native), narrow)
-    for by, name in _WAYS.items():
-        yield f"bfloat16, {name}", *each_of(functools.partial(rows_times_bfloat16, by=by), narrow)
+    able = forms_of(Path("/proc/cpuinfo").read_text())
+    for form, name in _FORMS.items():
+        if form in able:
+            yield f"bfloat16, {name}", *each_of(functools.partial(rows_times_bfloat16, form=form), narrow)
     for bits in _BITS:
         name, of_bits = f"int8 and rows of {bits} bits", functools.partial(byte_product, activation_bits=bits)
         product = functools.partial(of_bits, scales=scales, zeros=None)
-        avx2 = functools.partial(rows_times_int8, scales=scales, bits=bits, only_avx2=True)
+        avx2 = functools.partial(rows_times_int8, scales=scales, bits=bits, form="avx2")
         yield f"{name}, XLA", *each_of(functools.partial(product, products=xla), whole)
         yield f"{name}, native", *each_of(functools.partial(product, products=native), whole)
         yield f"{name}, native with AVX2", *each_of(avx2, whole)
@@ -189,6 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.cores:  # before XLA makes its threads
         os.sched_setaffinity(0, {int(core) for core in args.cores.split(",")})
     load(None)
+    for form in set(_FORMS) & set(forms_of(Path("/proc/cpuinfo").read_text())):
+        load(None, form=form)
     target = Target("cpu", Target.of(jax.devices("cpu")[0]).kind, is_native=True)
     read = bytes_per_second(len(os.sched_getaffinity(0)))
     result: dict[str, Any] = {"kind": target.kind, "memory, GB/s": round(read / 1e9, 1)}

@@ -41,9 +41,8 @@ inline Units UnitsOf(const Attention& a, int64_t size) {
   return units;
 }
 
-void AttendAll(xla::ffi::ThreadPool pool, const Attention& a) {
-  const bool is_wide = __builtin_cpu_supports("x86-64-v4") && !a.only_avx2;
-  const int64_t together = kTogether * (is_wide ? kWideRows : kNarrowRows);
+void AttendAll(const Pool& pool, const Attention& a) {
+  constexpr int64_t together = kTogether * kBlockRows;
   const Units units = UnitsOf(a, together);
   const int64_t G = a.N / a.K, L = G > 8 ? 16 : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;
   const int64_t of_rows = units.rows.size();
@@ -51,14 +50,14 @@ void AttendAll(xla::ffi::ThreadPool pool, const Attention& a) {
   std::vector<float> states(units.spans.size() * groups * size);
   Run(pool, {of_rows + int64_t(units.spans.size()) * groups, [&](int64_t unit) {
                if (unit < of_rows)
-                 return (is_wide ? AttendWide : AttendNarrow)(a, units.rows[unit], Scratch(2 * together * a.H));
+                 return AttendRows<kRegister, kVectors>(a, units.rows[unit], Scratch(2 * together * a.H));
                unit -= of_rows;
                if (is_few) {
                  const Span& span = units.spans[unit];
-                 return (is_wide ? AttendFewWide : AttendFewNarrow)(a, span, G, states.data() + unit * size);
+                 return AttendFew<kRegister>(a, span, G, states.data() + unit * size);
                }
                const int64_t lane = unit % groups * L;
-               (L == 8 ? Attend8 : Attend16)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
+               (L == 8 ? AttendSpan<8> : AttendSpan<16>)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
                                              states.data() + unit * size);
              }});
   for (size_t i = 0; i < units.joined.size(); ++i)

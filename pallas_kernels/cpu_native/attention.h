@@ -18,7 +18,6 @@ struct Attention {
   int64_t T, B, N, H, K, S, padded, width;
   int64_t window;                // keys that a query sees; 0: all
   float soft_cap;                // 0: none
-  bool only_avx2;                // as on a CPU that has no more
 
   // A key and its value, [2 * padded].
   const float* Row(int64_t request, int64_t head, int64_t key) const {
@@ -27,6 +26,6 @@ struct Attention {
   }
 };
 
-void AttendAll(xla::ffi::ThreadPool pool, const Attention& a);
+void AttendAll(const Pool& pool, const Attention& a);
 
 }  // namespace palladio

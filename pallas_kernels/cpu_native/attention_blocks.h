@@ -134,7 +134,7 @@ __attribute__((always_inline)) inline void End(const Attention& a, const RowBloc
 
 // Args: memory: kTogether * 2 * kSize * H numbers; begins with a cache line.
 template <int L, int V>
-__attribute__((always_inline)) inline void AttendRows(const Attention& a, const QueryRows& rows, float* memory) {
+inline void AttendRows(const Attention& a, const QueryRows& rows, float* memory) {
   RowBlock<L, V> blocks[kTogether];
   constexpr int64_t R = RowBlock<L, V>::kSize;
   const int64_t count = (rows.count + R - 1) / R;
@@ -149,13 +149,7 @@ __attribute__((always_inline)) inline void AttendRows(const Attention& a, const 
   for (int64_t i = 0; i < count; ++i) End(a, blocks[i]);
 }
 
-constexpr int64_t kWideRows = 32, kNarrowRows = 8;  // of a block
-
-__attribute__((target("arch=x86-64-v4"))) inline void AttendWide(const Attention& a, const QueryRows& rows, float* memory) {
-  AttendRows<16, 2>(a, rows, memory);
-}
-__attribute__((target("arch=x86-64-v3"))) inline void AttendNarrow(const Attention& a, const QueryRows& rows, float* memory) {
-  AttendRows<8, 1>(a, rows, memory);
-}
+constexpr int kVectors = kRegister == 16 ? 2 : 1;     // of a block's rows: 32 registers hold twice as many sums as 16
+constexpr int64_t kBlockRows = kVectors * kRegister;  // of a block
 
 }  // namespace palladio

@@ -11,6 +11,11 @@
 
 namespace palladio {
 
+#ifdef __AVX512F__
+constexpr int kRegister = 16;    // numbers of a register
+#else
+constexpr int kRegister = 8;
+#endif
 constexpr int kTile = 8;         // keys at a time: so many sums are independent of each other
 constexpr float kLowest = -3.4028234663852886e38f;
 
@@ -59,7 +64,5 @@ __attribute__((always_inline)) inline void Cap(V& scores, float cap) {
   const V tanh = (1.0f - e) / (1.0f + e);
   scores = cap * (x < 0.0f ? -tanh : tanh);
 }
-
-#define PALLADIO_CLONES __attribute__((target_clones("arch=x86-64-v4", "default")))
 
 }  // namespace palladio

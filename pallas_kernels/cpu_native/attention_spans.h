@@ -19,16 +19,15 @@ struct Span {
 __attribute__((always_inline)) inline void AskForTile(const Attention& a, const float* ahead) {
   for (int64_t i = 0; i < kTile; ++i, ahead += 2 * a.padded)
     for (int64_t h = 0; h < a.H; h += 16) {
-      _mm_prefetch((const char*)(ahead + h), _MM_HINT_T0);
-      _mm_prefetch((const char*)(ahead + a.padded + h), _MM_HINT_T0);
+      __builtin_prefetch(ahead + h);
+      __builtin_prefetch(ahead + a.padded + h);
     }
 }
 
 // One span of one kv head and up to L of its query heads: state gets peak [L], total [L], and output [L, H], which is not
 // divided by the total.
 template <int L>
-__attribute__((always_inline)) inline void AttendSpan(const Attention& a, const Span& span, int64_t lane, int64_t lanes,
-                                                      float* scratch, float* state) {
+inline void AttendSpan(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch, float* state) {
   typedef typename Lanes<L>::Floats V;
   const int64_t G = a.N / a.K, H = a.H, row_size = 2 * a.padded, whole = H / 16 * 16;
   V* q = (V*)scratch;  // [H]
@@ -89,32 +88,22 @@ __attribute__((always_inline)) inline void AttendSpan(const Attention& a, const 
   std::memcpy(state + L, &total, sizeof(total));
 }
 
-PALLADIO_CLONES inline void Attend8(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch,
-                                    float* state) {
-  AttendSpan<8>(a, span, lane, lanes, scratch, state);
-}
-PALLADIO_CLONES inline void Attend16(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch,
-                                     float* state) {
-  AttendSpan<16>(a, span, lane, lanes, scratch, state);
-}
-
 constexpr int64_t kFew = 4;  // query heads of a kv head, which are faster one by one
 
 // The sums of eight vectors.
-__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats Fold(const Lanes<8>::Floats* parts) {
-  const __m256* p = (const __m256*)parts;
-  const __m256 first = _mm256_hadd_ps(_mm256_hadd_ps(p[0], p[1]), _mm256_hadd_ps(p[2], p[3]));
-  const __m256 last = _mm256_hadd_ps(_mm256_hadd_ps(p[4], p[5]), _mm256_hadd_ps(p[6], p[7]));
-  return (Lanes<8>::Floats)_mm256_add_ps(_mm256_permute2f128_ps(first, last, 0x20),
-                                         _mm256_permute2f128_ps(first, last, 0x31));
+__attribute__((always_inline)) inline Lanes<8>::Floats Fold(const Lanes<8>::Floats* parts) {
+  const auto pairs = [](Lanes<8>::Floats a, Lanes<8>::Floats b) { return Lanes<8>::Floats(__builtin_ia32_haddps256(a, b)); };
+  const auto first = pairs(pairs(parts[0], parts[1]), pairs(parts[2], parts[3]));
+  const auto last = pairs(pairs(parts[4], parts[5]), pairs(parts[6], parts[7]));
+  return __builtin_shufflevector(first, last, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(first, last, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
 // The scores of a tile's keys: of each the sums of every 16th product, which are added up in the same order for any L,
 // the numbers of a register.
 template <int L>
-__attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats ScoresOf(const float* query,
-                                                                                          const float* const* rows,
-                                                                                          int64_t H) {
+__attribute__((always_inline)) inline Lanes<8>::Floats ScoresOf(const float* query, const float* const* rows,
+                                                                int64_t H) {
   typedef typename Lanes<L>::Floats Floats;
   typedef typename Lanes<L>::Anywhere Anywhere;
   Lanes<8>::Floats halves[kTile] = {};
@@ -138,8 +127,7 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline Lanes<8>::Floats
 // As AttendSpan, for a few heads of a multiple of 16 numbers, one head after the other: the numbers of a head lie in the
 // lanes, and the scores of a tile's keys in one vector. L: numbers of a register.
 template <int L>
-__attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(const Attention& a, const Span& span,
-                                                                             int64_t lanes, float* state) {
+inline void AttendFew(const Attention& a, const Span& span, int64_t lanes, float* state) {
   typedef Lanes<8>::Floats Eight;
   typedef Lanes<8>::Ints Places;
   constexpr Places kPlaces = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -188,15 +176,6 @@ __attribute__((always_inline, target("arch=x86-64-v3"))) inline void AttendFew(c
     state[8 + r] = 0.0f;
     for (int i = 0; i < 8; ++i) state[8 + r] += total[r][i];
   }
-}
-
-__attribute__((target("arch=x86-64-v4"))) inline void AttendFewWide(const Attention& a, const Span& span, int64_t lanes,
-                                                                    float* state) {
-  AttendFew<16>(a, span, lanes, state);
-}
-__attribute__((target("arch=x86-64-v3"))) inline void AttendFewNarrow(const Attention& a, const Span& span, int64_t lanes,
-                                                                      float* state) {
-  AttendFew<8>(a, span, lanes, state);
 }
 
 // Joins the spans of one request and kv head: states [spans, groups, (2 + H) * L].

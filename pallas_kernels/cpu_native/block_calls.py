@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from palladio.pallas_kernels.cpu_native.calls import ATTENTION_BLOCK, MLP_BLOCK
+from palladio.pallas_kernels.cpu_native.calls import ATTENTION_BLOCK, MLP_BLOCK, name_of
+from palladio.pallas_kernels.cpu_native.forms import Form
 
 BlockActivation = Literal["silu", "gelu_tanh", "relu2"]
 HeadForm = Literal["none", "head", "own_scales", "all_heads"]
@@ -102,18 +103,18 @@ def mlp_block(
     width: int,
     activation: BlockActivation,
     is_gated: bool,
-    only_avx2: bool = False,
+    form: Form | None = None,
 ) -> jax.Array:
     """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x))).
 
     Args:
         up: the gate's outputs first, if there is one. width: F, inputs of `down`.
-        only_avx2: as of `rows_times_int8`, of the products.
+        form: as of `rows_times_bfloat16`.
 
     Returns:
         f32[T, D].
     """
-    call = jax.ffi.ffi_call(MLP_BLOCK, jax.ShapeDtypeStruct(ends.x.shape, jnp.float32))
+    call = jax.ffi.ffi_call(name_of(MLP_BLOCK, form), jax.ShapeDtypeStruct(ends.x.shape, jnp.float32))
     arrays = (*ends.arrays, *up.arrays, *down.arrays)
     out: jax.Array = call(
         ends.x,
@@ -124,7 +125,6 @@ def mlp_block(
         is_gated=is_gated,
         up_bits=np.int64(up.bits),
         down_bits=np.int64(down.bits),
-        only_avx2=only_avx2,
     )
     return out
 
@@ -200,23 +200,23 @@ def attention_block(
     heads: BlockHeads,
     cache: BlockPages,
     *,
-    only_avx2: bool = False,
+    form: Form | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Attention with the projections around it, and the write of keys and values before it; rows of page 0 are not
     written.
 
     Args:
         qkv: outputs [K, slots, H]: of each kv head its queries, its key, its value, its gates.
-        only_avx2: as of `rows_times_int8`, of the products and of attention.
+        form: as of `rows_times_bfloat16`.
 
     Returns:
         f32[T, D], and the cache.
     """
     results = jax.ShapeDtypeStruct(ends.x.shape, jnp.float32), jax.ShapeDtypeStruct(cache.pages.shape, jnp.float32)
-    call = jax.ffi.ffi_call(ATTENTION_BLOCK, results, input_output_aliases={1: 1})
+    call = jax.ffi.ffi_call(name_of(ATTENTION_BLOCK, form), results, input_output_aliases={1: 1})
     norms = (*heads.query_norm.arrays, *heads.key_norm.arrays)
     arrays = (*ends.arrays, *qkv.arrays, *output.arrays, *norms, heads.cos, heads.sin, *cache.arrays)
-    own = {"qkv_bits": np.int64(qkv.bits), "output_bits": np.int64(output.bits), "only_avx2": only_avx2}
+    own = {"qkv_bits": np.int64(qkv.bits), "output_bits": np.int64(output.bits)}
     out, pages = call(ends.x, cache.pages, *_present(arrays), **ends.attributes, **heads.attributes, **own)
     return out, pages
 

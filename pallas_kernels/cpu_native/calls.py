@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from palladio.pallas_kernels.cpu_native.forms import Form
 
 BFLOAT16: Final = "palladio_rows_times_bfloat16"
 GROUPS: Final = "palladio_groups_times_bfloat16"
@@ -31,40 +33,36 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
 """The function of each call."""
 
 
-Bfloat16By = Literal["best", "dot", "widening", "avx2"]
-"""How bfloat16 is multiplied: the fastest way on this CPU, by AVX-512's instructions for it, widened to float32, or as
-on a CPU that has no AVX-512."""
+def name_of(call: str, form: Form | None) -> str:
+    """Of a call in the library of a form; None: of the one for this CPU."""
+    return call if form is None else f"{call}_{form}"
 
 
-def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, by: Bfloat16By = "best") -> jax.Array:
+def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, form: Form | None = None) -> jax.Array:
     """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
 
     Args:
-        by: a way that this CPU lacks is as "best".
+        form: of the library; None: the one for this CPU. Others have to be loaded by their names.
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
-    return jax.ffi.ffi_call(BFLOAT16, out)(rows, matrix, by=_number(by))
+    return jax.ffi.ffi_call(name_of(BFLOAT16, form), out)(rows, matrix)
 
 
 def groups_times_bfloat16(
-    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, by: Bfloat16By = "best"
+    rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, form: Form | None = None
 ) -> jax.Array:
     """The first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
         rows: f32[M, in]. bits: u16[E, out, in], those of bfloat16 matrices.
         group_sizes: i32[E], rows of each group; their sum is at most M.
-        by: as of `rows_times_bfloat16`.
+        form: as of `rows_times_bfloat16`.
 
     Returns:
         f32[M, out]; 0 for rows of no group.
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], bits.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(GROUPS, out)(rows, bits, group_sizes, by=_number(by))
-
-
-def _number(by: Bfloat16By) -> np.int64:
-    return np.int64(get_args(Bfloat16By).index(by))
+    return jax.ffi.ffi_call(name_of(GROUPS, form), out)(rows, bits, group_sizes)
 
 
 def rows_times_int8(
@@ -74,7 +72,7 @@ def rows_times_int8(
     zeros: jax.Array | None = None,
     *,
     bits: Literal[8, 16] = 16,
-    only_avx2: bool = False,
+    form: Form | None = None,
 ) -> jax.Array:
     """Each row is rounded to whole numbers, by its largest one; rows with what is not finite become NaN.
 
@@ -83,15 +81,15 @@ def rows_times_int8(
         scales: f32[out]; outputs are multiplied by them.
         zeros: f32[out], subtracted from the numbers of the matrix; None: all are 0.
         bits: of the rows' whole numbers.
-        only_avx2: compute as on a CPU that has no AVX-512.
+        form: as of `rows_times_bfloat16`.
 
     Returns:
         f32[T, out].
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
     of_outputs = jnp.zeros(0, jnp.float32) if zeros is None else zeros
-    call = jax.ffi.ffi_call(INT8, out)
-    return call(rows, matrix, scales, of_outputs, bits=np.int64(bits), only_avx2=only_avx2)
+    call = jax.ffi.ffi_call(name_of(INT8, form), out)
+    return call(rows, matrix, scales, of_outputs, bits=np.int64(bits))
 
 
 def paged_attention(
@@ -104,7 +102,7 @@ def paged_attention(
     *,
     window: int | None,
     soft_cap: float | None,
-    only_avx2: bool = False,
+    form: Form | None = None,
 ) -> jax.Array:
     """Attention of a step's tokens.
 
@@ -112,16 +110,16 @@ def paged_attention(
         q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
         query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
         sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
-        only_avx2: compute as on a CPU that has no AVX-512.
+        form: as of `rows_times_bfloat16`.
 
     Returns:
         f32[T, N, H]; 0 for rows of padding.
     """
     out = jax.ShapeDtypeStruct(q.shape, jnp.float32)
     of_heads = jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
-    call = jax.ffi.ffi_call(ATTENTION, out)
+    call = jax.ffi.ffi_call(name_of(ATTENTION, form), out)
     attributes = {"window": np.int64(window or 0), "soft_cap": np.float32(soft_cap or 0.0)}
-    return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes, only_avx2=only_avx2)
+    return call(q, pages, query_start, kv_len, block_table, of_heads, **attributes)
 
 
 def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:

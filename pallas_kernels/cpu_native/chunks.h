@@ -1,18 +1,41 @@
 // Work in chunks, shared by the threads of XLA's pool.
 #pragma once
 
-#include <immintrin.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <thread>
-
-#include "xla/ffi/api/ffi.h"
 
 namespace palladio {
+
+class Team;
+
+// Threads that do what they are asked for, some time. XLA's pool without its headers, which take long to compile.
+class Pool {
+ public:
+  using Scheduler = void (*)(void* handle, std::function<void()> task);
+
+  Pool(void* handle, int64_t num_threads, Scheduler schedule)
+      : handle_(handle), num_threads_(num_threads), schedule_(schedule) {}
+  int64_t num_threads() const { return num_threads_; }
+  // Those that compute what is asked of this pool; null: each work asks for threads of its own.
+  Team* team() const { return team_; }
+  Pool Of(Team* team) const {
+    Pool pool = *this;
+    pool.team_ = team;
+    return pool;
+  }
+  void Schedule(std::function<void()> task) const { schedule_(handle_, std::move(task)); }
+
+ private:
+  void* handle_;
+  int64_t num_threads_;
+  Scheduler schedule_;
+  Team* team_ = nullptr;
+};
 
 struct Work {
   int64_t count;                         // of chunks
@@ -25,9 +48,9 @@ class Patience {
  public:
   void Wait() {
     if (++spins_ < kSpins)
-      _mm_pause();
+      __builtin_ia32_pause();
     else
-      std::this_thread::yield();
+      sched_yield();
   }
 
  private:
@@ -39,18 +62,17 @@ class Patience {
 // Who comes late takes the next chunk of whatever work there is; the caller never waits for one that has taken none.
 class Team {
  public:
-  // Until its end, works of this thread are the team's. Args: wanted: threads, the caller's included.
-  Team(xla::ffi::ThreadPool pool, int64_t wanted) : shared_(std::make_shared<Shared>()), before_(Current()) {
+  // Args: wanted: threads, the caller's included.
+  Team(const Pool& pool, int64_t wanted) : shared_(std::make_shared<Shared>()), pool_(pool.Of(this)) {
     helpers_ = std::min<int64_t>(pool.num_threads(), wanted) - 1;
     for (int64_t i = 0; i < helpers_; ++i) pool.Schedule([shared = shared_] { shared->Help(); });
-    Current() = this;
   }
-  ~Team() {
-    shared_->state.store(kOver, std::memory_order_release);
-    Current() = before_;
-  }
+  ~Team() { shared_->state.store(kOver, std::memory_order_release); }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
+
+  // One whose works are the team's, until its end.
+  const Pool& pool() const { return pool_; }
 
   void Compute(const Work& work) {
     if (helpers_ <= 0 || work.count == 1 || work.count > kMask) {
@@ -64,11 +86,6 @@ class Team {
     while (shared_->TakeOne()) {
     }
     shared_->Wait(work.count);
-  }
-
-  static Team*& Current() {
-    thread_local Team* current = nullptr;
-    return current;
   }
 
  private:
@@ -106,15 +123,15 @@ class Team {
   };
 
   std::shared_ptr<Shared> shared_;
-  Team* before_;
+  const Pool pool_;
   int64_t helpers_ = 0;
   uint64_t number_ = 0;
 };
 
 // Runs all chunks, on the caller's thread and on those of the pool that are idle, and returns when they are done.
 // Whoever is free takes the next chunk; a task that comes late finds none left, and touches nothing else.
-inline void Run(xla::ffi::ThreadPool pool, Work work) {
-  if (Team* team = Team::Current()) return team->Compute(work);
+inline void Run(const Pool& pool, Work work) {
+  if (pool.team()) return pool.team()->Compute(work);
   struct Shared {
     std::atomic<int64_t> taken{0}, done{0};
     Work work;

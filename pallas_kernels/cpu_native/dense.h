@@ -4,8 +4,6 @@
 // input after the other: neither the number of threads nor the rows beside it change a bit of a row's results.
 #pragma once
 
-#include <immintrin.h>
-
 #include "attention_math.h"
 #include "multiply.h"
 
@@ -32,7 +30,7 @@ __attribute__((always_inline)) inline void DenseTile(const DenseProduct& p, int6
     for (int v = 0; v < V; ++v) {
       numbers[v] = *(const Anywhere*)(w + i * p.outputs + v * L);
       if (v * L % 16 == 0)
-        _mm_prefetch((const char*)(w + std::min(i + kSoon, p.inputs - 1) * p.outputs + v * L), _MM_HINT_T0);
+        __builtin_prefetch(w + std::min(i + kSoon, p.inputs - 1) * p.outputs + v * L);
     }
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < V; ++v) sums[r][v] += x[r * p.inputs + i] * numbers[v];
@@ -58,8 +56,10 @@ __attribute__((always_inline)) inline void DenseRows(const DenseProduct& p, int6
   if constexpr (R > 1) DenseRows<R - 1, V>(p, row, output, from, end);
 }
 
+#ifdef __AVX512F__
+
 // All rows times the outputs of a strip. 32 registers of 16 numbers: 20 sums.
-__attribute__((target("arch=x86-64-v4"))) inline void DenseWide(const DenseProduct& p, int64_t output, int64_t stop) {
+inline void DenseStrip(const DenseProduct& p, int64_t output, int64_t stop) {
   for (int64_t from = 0; from < p.inputs; from += kDepth) {
     const int64_t end = std::min(p.inputs, from + kDepth);
     int64_t o = output;
@@ -69,6 +69,8 @@ __attribute__((target("arch=x86-64-v4"))) inline void DenseWide(const DenseProdu
   DenseRest(p, output + (stop - output) / 16 * 16, stop);
 }
 
+#else
+
 // R rows times the outputs of a strip, V * 8 at a time.
 template <int R, int V>
 __attribute__((always_inline)) inline void DenseColumns(const DenseProduct& p, int64_t row, int64_t output, int64_t stop,
@@ -77,9 +79,9 @@ __attribute__((always_inline)) inline void DenseColumns(const DenseProduct& p, i
   for (; output + 16 <= stop; output += 16) DenseTile<8, R, 2>(p, row, output, from, end);
 }
 
-// 16 registers of 8 numbers: 6 to 12 sums, of six rows or of what is left of them. Two units add, and a sum is there four
+// All rows times the outputs of a strip. 16 registers of 8 numbers: 6 to 12 sums, of six rows or of what is left of them. Two units add, and a sum is there four
 // cycles later, so fewer than eight would wait for each other.
-__attribute__((target("arch=x86-64-v3"))) inline void DenseNarrow(const DenseProduct& p, int64_t output, int64_t stop) {
+inline void DenseStrip(const DenseProduct& p, int64_t output, int64_t stop) {
   const int64_t whole = p.rows / 6 * 6;
   for (int64_t from = 0; from < p.inputs; from += kDepth) {
     const int64_t end = std::min(p.inputs, from + kDepth);
@@ -95,5 +97,7 @@ __attribute__((target("arch=x86-64-v3"))) inline void DenseNarrow(const DensePro
   }
   DenseRest(p, output + (stop - output) / 16 * 16, stop);
 }
+
+#endif
 
 }  // namespace palladio

@@ -13,29 +13,26 @@ constexpr int64_t kMatricesOfFew = 1 << 20;  // numbers of their matrices, at mo
 
 // Threads for so many products of numbers, which read matrices of so many. Where there are two cores, the engine's thread
 // and the front's compute beside a step: a second thread of a short step waits for a core longer than it helps.
-inline int64_t ThreadsFor(const xla::ffi::ThreadPool& pool, int64_t products, int64_t matrices) {
+inline int64_t ThreadsFor(const Pool& pool, int64_t products, int64_t matrices) {
   const bool is_small = pool.num_threads() <= kFewThreads && matrices <= kMatricesOfFew && products <= kAloneOfFew;
   return is_small || products <= kAlone ? 1 : pool.num_threads();
 }
 
-// Args: only_avx2: as on a CPU that has no more.
-inline void Multiply(xla::ffi::ThreadPool pool, const Matrix& m, const float* x, float* y, int64_t rows, bool only_avx2) {
+inline void Multiply(const Pool& pool, const Matrix& m, const float* x, float* y, int64_t rows) {
   if (m.kind == MatrixKind::kFloat32) {
     const int64_t own = RowsBeforeRepeats(x, rows, m.inputs);
-    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, own, m.inputs, m.outputs}, only_avx2);
+    MultiplyDense(pool, {x, static_cast<const float*>(m.values), y, own, m.inputs, m.outputs});
     for (int64_t t = own; t < rows; ++t) std::copy_n(y + (own - 1) * m.outputs, m.outputs, y + t * m.outputs);
   } else if (m.kind == MatrixKind::kBfloat16)
-    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}},
-                     only_avx2 ? Bfloat16By::kAvx2 : Bfloat16By::kBest);
+    MultiplyBfloat16(pool, {x, static_cast<const uint16_t*>(m.values), y, rows, m.inputs, m.outputs, {rows}});
   else
-    MultiplyInt8(pool, {x, static_cast<const int8_t*>(m.values), m.scales, m.zeros, y, rows, m.inputs, m.outputs}, m.bits,
-                 only_avx2);
+    multiply_int8(pool, {x, static_cast<const int8_t*>(m.values), m.scales, m.zeros, y, rows, m.inputs, m.outputs}, m.bits);
   for (int64_t t = 0; m.bias && t < rows; ++t) AddBias(m.bias, y + t * m.outputs, m.outputs);
 }
 
 // Computes rows of so many numbers each by a function of one row.
 template <typename Compute>
-void EachRow(xla::ffi::ThreadPool pool, int64_t rows, int64_t numbers, Compute compute) {
+void EachRow(const Pool& pool, int64_t rows, int64_t numbers, Compute compute) {
   const int64_t size = std::max<int64_t>(1, kRowsAlone / std::max<int64_t>(1, numbers));
   Run(pool, {(rows + size - 1) / size, [&, size](int64_t chunk) {
                for (int64_t t = chunk * size; t < std::min(rows, (chunk + 1) * size); ++t) compute(t);
@@ -62,7 +59,7 @@ class Arena {
 };
 
 // The rows that the half begins with. Args: memory: of so many numbers.
-inline const float* Normed(xla::ffi::ThreadPool pool, const Ends& ends, float* memory) {
+inline const float* Normed(const Pool& pool, const Ends& ends, float* memory) {
   if (!ends.before.scale) return ends.x;
   EachRow(pool, ends.rows, ends.size, [&](int64_t t) {
     NormRow(ends.before, ends.x + t * ends.size, memory + t * ends.size, ends.size);
@@ -71,7 +68,7 @@ inline const float* Normed(xla::ffi::ThreadPool pool, const Ends& ends, float* m
 }
 
 // `out` holds what is to be added.
-inline void Finish(xla::ffi::ThreadPool pool, const Ends& ends) {
+inline void Finish(const Pool& pool, const Ends& ends) {
   EachRow(pool, ends.rows, ends.size, [&](int64_t t) {
     float* row = ends.out + t * ends.size;
     if (ends.after.scale) NormRow(ends.after, row, row, ends.size);
@@ -79,19 +76,20 @@ inline void Finish(xla::ffi::ThreadPool pool, const Ends& ends) {
   });
 }
 
-void ComputeMlp(xla::ffi::ThreadPool pool, const MlpBlock& b) {
+void ComputeMlp(const Pool& threads, const MlpBlock& b) {
   const int64_t rows = b.ends.rows, size = b.ends.size, F = b.down.inputs, outputs = b.up.outputs;
   const int64_t matrices = b.up.size() + b.down.size();
-  const Team team(pool, ThreadsFor(pool, rows * matrices, matrices));
+  Team team(threads, ThreadsFor(threads, rows * matrices, matrices));
+  const Pool& pool = team.pool();
   Arena arena(rows * (size + outputs + F));
   const float* normed = Normed(pool, b.ends, arena.Take(rows * size));
   float *wide = arena.Take(rows * outputs), *between = arena.Take(rows * F);
-  Multiply(pool, b.up, normed, wide, rows, b.only_avx2);
+  Multiply(pool, b.up, normed, wide, rows);
   EachRow(pool, rows, 4 * outputs, [&](int64_t t) {
     const float* row = wide + t * outputs;
     ActivateRow(b.activation, row, b.is_gated ? row + F : nullptr, between + t * F, F);
   });
-  Multiply(pool, b.down, between, b.ends.out, rows, b.only_avx2);
+  Multiply(pool, b.down, between, b.ends.out, rows);
   Finish(pool, b.ends);
 }
 
@@ -147,18 +145,19 @@ inline void PlaceHeads(const AttentionBlock& b, int64_t t, float* qkv, float* q)
   }
 }
 
-void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b) {
+void ComputeAttention(const Pool& threads, const AttentionBlock& b) {
   Attention a = b.attention;
   const int64_t rows = b.ends.rows, size = b.ends.size, outputs = b.qkv.outputs, heads = a.N * a.H, G = a.N / a.K;
   int64_t keys = 0;
   for (int64_t request = 0; request < a.B; ++request)
     keys += int64_t{a.query_start[request + 1] - a.query_start[request]} * a.kv_len[request];
   const int64_t matrices = b.qkv.size() + b.output.size();
-  const Team team(pool, ThreadsFor(pool, rows * matrices + 2 * keys * heads, matrices));
+  Team team(threads, ThreadsFor(threads, rows * matrices + 2 * keys * heads, matrices));
+  const Pool& pool = team.pool();
   Arena arena(rows * (size + outputs + 2 * heads));
   const float* normed = Normed(pool, b.ends, arena.Take(rows * size));
   float *qkv = arena.Take(rows * outputs), *q = arena.Take(rows * heads), *out = arena.Take(rows * heads);
-  Multiply(pool, b.qkv, normed, qkv, rows, a.only_avx2);
+  Multiply(pool, b.qkv, normed, qkv, rows);
   EachRow(pool, rows, 4 * outputs, [&](int64_t t) { PlaceHeads(b, t, qkv + t * outputs, q + t * heads); });
   a.q = q;
   a.out = out;
@@ -167,12 +166,13 @@ void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b) {
     for (int64_t t = 0; t < rows; ++t)
       for (int64_t k = 0; k < a.K; ++k)
         GateRow(qkv + t * outputs + (k * (2 * G + 2) + G + 2) * a.H, out + t * heads + k * G * a.H, G * a.H);
-  Multiply(pool, b.output, out, b.ends.out, rows, a.only_avx2);
+  Multiply(pool, b.output, out, b.ends.out, rows);
   Finish(pool, b.ends);
 }
 
-void LargestOfRows(xla::ffi::ThreadPool pool, const float* x, int64_t rows, int64_t size, int32_t* ids, bool* finite) {
-  const Team team(pool, ThreadsFor(pool, rows * size, rows * size));
+void LargestOfRows(const Pool& threads, const float* x, int64_t rows, int64_t size, int32_t* ids, bool* finite) {
+  Team team(threads, ThreadsFor(threads, rows * size, rows * size));
+  const Pool& pool = team.pool();
   EachRow(pool, rows, size, [&](int64_t t) {
     const float* row = x + t * size;
     const int64_t found = LargestOf(row, size);

@@ -41,7 +41,7 @@ struct MlpBlock {
   Ends ends;
   Matrix up, down;  // up: the gate's outputs first, if there is one
   Activation activation;
-  bool is_gated, only_avx2;
+  bool is_gated;
 };
 
 enum HeadNorm { kNone, kOfHead, kOwnScales, kAllHeads };
@@ -60,12 +60,12 @@ struct AttentionBlock {
   Attention attention;     // all but q and out
 };
 
-void ComputeMlp(xla::ffi::ThreadPool pool, const MlpBlock& b);
+void ComputeMlp(const Pool& pool, const MlpBlock& b);
 
-void ComputeAttention(xla::ffi::ThreadPool pool, const AttentionBlock& b);
+void ComputeAttention(const Pool& pool, const AttentionBlock& b);
 
 // Of each row the place of its largest number, the first of equals, where NaN is larger than all; and whether that is a
 // finite one.
-void LargestOfRows(xla::ffi::ThreadPool pool, const float* x, int64_t rows, int64_t size, int32_t* ids, bool* finite);
+void LargestOfRows(const Pool& pool, const float* x, int64_t rows, int64_t size, int32_t* ids, bool* finite);
 
 }  // namespace palladio

@@ -13,45 +13,53 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import jax
 
-from palladio.pallas_kernels.cpu_native.calls import SYMBOLS
+from palladio.pallas_kernels.cpu_native.calls import SYMBOLS, name_of
+from palladio.pallas_kernels.cpu_native.forms import FLAGS, Form, forms_of
 
 _HERE: Final = Path(__file__).parent
-SOURCES: Final = tuple(sorted(path for kind in ("cc", "h", "inc") for path in _HERE.glob(f"*.{kind}")))
+SOURCES: Final = tuple(sorted(path for kind in ("cc", "h") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
-_FLAGS: Final = ("-std=c++17", "-fPIC", "-pthread", "-w")
-# Units are compiled side by side, those that take longest first. library.cc asks what the CPU has, so it is compiled
-# for any x86-64; its calls are no faster when they are optimized further.
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
+# Of each library, which is linked of them: they are compiled side by side, those that take longest first. Products of int8
+# are one of their own: few models take them, and they take longer than all other products.
 _UNITS: Final = {
-    "multiply.cc": ("-O3",),
-    "attention.cc": ("-O3", "-march=x86-64-v3"),
-    "library.cc": ("-O1",),
-    "layer_blocks.cc": ("-O3", "-march=x86-64-v3"),
+    "cpu_native": ("multiply.cc", "layer_blocks.cc", "attention.cc", "library.cc"),
+    "cpu_native_int8": ("multiply_int8.cc",),
 }
-_SECONDS: Final = 240  # for the compiler, which takes ten
-_loaded: list[ctypes.CDLL] = []  # XLA takes a call's name once a process
+_SECONDS: Final = 240  # for the compiler, which takes five
+# XLA takes a call's name once a process, and so one library of each form; None: the one for this CPU.
+_loaded: dict[Form | None, ctypes.CDLL] = {}
+_with_int8: dict[Form | None, ctypes.CDLL] = {}
 
 
 class NativeError(Exception):
     """Why the library cannot be used; the message says it in a few words."""
 
 
-def load(folder: Path | None) -> None:
+def load(folder: Path | None, *, int8: bool = True, form: Form | None = None) -> None:
     """Makes the calls usable: compiles the library, unless the folder has it, and registers its calls. The first
     time in a process does it.
 
     Args:
         folder: where compiled libraries are kept; None: this one is not kept.
+        int8: with calls for int8 matrices; may be asked for later.
+        form: one that the CPU can run, whose calls are asked for by its name; None: the best one, whose calls are the
+            usual ones.
 
     Raises:
         NativeError: no compiler, or none that can compile it; the folder is open to other users; or the CPU is too old.
     """
-    if _loaded:
+    names = [name for name, loaded in (("cpu_native", _loaded), ("cpu_native_int8", _with_int8)) if form not in loaded]
+    if not int8:
+        names = [name for name in names if name == "cpu_native"]
+    if not names:
         return
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise NativeError(f"it is for x86-64, this is {platform.machine()}")
@@ -59,11 +67,14 @@ def load(folder: Path | None) -> None:
     if compiler is None:
         raise NativeError(f"no C++ compiler ({', '.join(COMPILERS)}) is on PATH")
     try:
+        able = forms_of(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        if not able:
+            raise NativeError("this CPU is below x86-64-v3 (AVX2, FMA and BMI2)")
         if folder is None:
             with tempfile.TemporaryDirectory() as temporary:
-                _register(_compiled(compiler, Path(temporary)))
+                _register(_compiled(compiler, Path(temporary), form or able[0], names), form)
         else:
-            _register(_compiled(compiler, _private(folder)))
+            _register(_compiled(compiler, _private(folder), form or able[0], names), form)
     except OSError as error:
         raise NativeError(str(error)) from error
 
@@ -77,36 +88,35 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _compiled(compiler: str, folder: Path) -> Path:
-    """The library in the folder, which may be one that only others can write to. Of processes that start together one
-    compiles it, and the others wait."""
-    parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS, _UNITS)
+def _compiled(compiler: str, folder: Path, form: Form, names: Iterable[str]) -> dict[str, Path]:
+    """Libraries in the folder, which may be one that only others can write to. Of processes that start together one
+    compiles them, and the others wait."""
+    parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS, *FLAGS[form], _UNITS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-    library = folder / f"cpu_native-{digest}.so"
-    if library.is_file():
-        return library
+    libraries = {name: folder / f"{name}-{form}-{digest}.so" for name in names}
+    if all(path.is_file() for path in libraries.values()):
+        return libraries
     with (folder / "cpu_native.lock").open("w") as lock:  # the system gives it back, even for a process that is killed
         with contextlib.suppress(OSError):  # a file system without locks: each process compiles one, and renames it
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.is_file():
-            _compile(compiler, library)
-    return library
+        _compile([compiler, *_FLAGS, *FLAGS[form]], {name: path for name, path in libraries.items() if not path.is_file()})
+    return libraries
 
 
-def _compile(compiler: str, library: Path) -> None:
-    common = [compiler, *_FLAGS]
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+def _compile(common: list[str], libraries: Mapping[str, Path]) -> None:
+    if not libraries:
+        return
+    include = f"-I{jax.ffi.include_dir()}"
+    with tempfile.TemporaryDirectory(dir=next(iter(libraries.values())).parent) as folder:
         made = Path(folder) / "library.so"
-        objects = {unit: str(Path(folder) / f"{unit}.o") for unit in _UNITS}
-        include = f"-I{jax.ffi.include_dir()}"
-        commands = [
-            [*common, *own, include, "-c", str(_HERE / unit), "-o", objects[unit]] for unit, own in _UNITS.items()
-        ]
+        objects = {unit: str(Path(folder) / f"{unit}.o") for name in libraries for unit in _UNITS[name]}
+        commands = [[*common, include, "-c", str(_HERE / unit), "-o", to] for unit, to in objects.items()]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             list(pool.map(_run, commands))
-        _run([*common, "-shared", *objects.values(), "-o", str(made)])
-        made.chmod(0o700)
-        made.replace(library)
+        for name, path in libraries.items():
+            _run([*common, "-shared", *(objects[unit] for unit in _UNITS[name]), "-o", str(made)])
+            made.chmod(0o700)
+            made.replace(path)
 
 
 def _run(command: list[str]) -> None:
@@ -124,10 +134,13 @@ def _first_error(text: str) -> str:
     return next((line for line in lines if "error" in line), lines[0])
 
 
-def _register(library: Path) -> None:
-    loaded = ctypes.CDLL(str(library))
-    if not loaded.PalladioIsSupported():
-        raise NativeError("this CPU is below x86-64-v3 (AVX2, FMA and BMI2)")
-    for call, symbol in SYMBOLS.items():
-        jax.ffi.register_ffi_target(call, jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
-    _loaded.append(loaded)
+def _register(libraries: Mapping[str, Path], form: Form | None) -> None:
+    for name, path in libraries.items():
+        loaded = ctypes.CDLL(str(path))
+        if name == "cpu_native":
+            for call, symbol in SYMBOLS.items():
+                jax.ffi.register_ffi_target(name_of(call, form), jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
+            _loaded[form] = loaded
+        else:
+            _loaded[form].PalladioTakeInt8(loaded.PalladioMultiplyInt8)
+            _with_int8[form] = loaded

@@ -1,4 +1,4 @@
-// Products of rows with float32, bfloat16 and int8 matrices, by the kernels that this CPU has.
+// Products of rows with float32, bfloat16 and int8 matrices, by the kernels for the CPU that this is compiled for.
 //
 // With bfloat16, rows are rounded to bfloat16, as in XLA's own product, and sums are float32. With int8, each row is
 // rounded to whole numbers of 16 or 8 bits, by its largest number; sums of a part of the inputs are exact.
@@ -30,9 +30,6 @@ struct Bfloat16Products {
   std::vector<int64_t> sizes;  // rows beyond their sum are left as they are
 };
 
-// How bfloat16 is multiplied: by instructions for it (AVX-512 BF16), or widened, by those of float32.
-enum class Bfloat16By : int64_t { kBest, kDot, kWidening, kAvx2 };
-
 struct Int8Product {
   const float* x;
   const int8_t* w;
@@ -41,14 +38,15 @@ struct Int8Product {
   int64_t rows, inputs, outputs;
 };
 
-// Args: only_avx2: as on a CPU that has no more.
-void MultiplyDense(xla::ffi::ThreadPool pool, const DenseProduct& of, bool only_avx2);
+void MultiplyDense(const Pool& pool, const DenseProduct& of);
 
-// Args: by: what this CPU lacks is as kBest.
-void MultiplyBfloat16(xla::ffi::ThreadPool pool, const Bfloat16Products& of, Bfloat16By by);
+void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of);
 
-// Args: bits: of x, 16 or 8. only_avx2: as on a CPU that has no more.
-void MultiplyInt8(xla::ffi::ThreadPool pool, const Int8Product& of, int64_t bits, bool only_avx2);
+// In a library of its own. Args: bits: of x, 16 or 8.
+using Int8Multiplier = void (*)(const Pool& pool, const Int8Product& of, int64_t bits);
+
+// The one that has been loaded; null: none has.
+extern Int8Multiplier multiply_int8;
 
 // Rows before those that only repeat the one before them, as rows of padding do. They need not be computed.
 inline int64_t RowsBeforeRepeats(const float* x, int64_t rows, int64_t inputs) {

@@ -181,9 +181,21 @@ inline void Multiply(const Product& p, const Blocks& blocks, const Chunk& chunk)
     std::copy(last + chunk.first, last + chunk.stop, p.y + row * p.outputs + chunk.first);
 }
 
+// Where a row lies among those of a product as blocks take them.
+struct Place {
+  int64_t first = 0;   // its first number
+  int64_t stride = 0;  // numbers from one vector of it to the next; 0: it is not there
+};
+
+// Args: start: first number of the product's rows. vector: numbers of one.
+inline Place PlaceOf(int64_t row, const RowBlocks& blocks, int64_t start, int64_t padded, int64_t vector) {
+  const int64_t first = blocks.FirstOf(row);
+  return {start + first * padded + (row - first) * vector, blocks.SizeAt(first) * vector};
+}
+
 // Packs all rows by a function of one row, on all threads where there is much to pack.
 template <typename Pack>
-void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack) {
+void PackRows(const Pool& pool, int64_t rows, int64_t padded, Pack pack) {
   const int64_t size = std::max<int64_t>(1, kPackedAlone / std::max<int64_t>(1, padded));
   const int64_t chunks = (rows + size - 1) / size;
   const auto some = [rows, size, pack](int64_t chunk) {
@@ -196,7 +208,7 @@ void PackRows(xla::ffi::ThreadPool pool, int64_t rows, int64_t padded, Pack pack
 }
 
 // Runs products with matrices of one size on all threads.
-inline void RunProducts(xla::ffi::ThreadPool pool, const std::vector<Product>& products, const Blocks& blocks) {
+inline void RunProducts(const Pool& pool, const std::vector<Product>& products, const Blocks& blocks) {
   if (products.empty()) return;
   const Product& p = products[0];
   const int64_t count = int64_t(products.size()), threads = std::max<int64_t>(1, pool.num_threads());

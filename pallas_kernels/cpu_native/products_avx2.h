@@ -4,14 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "products.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+#include "product_blocks.h"
 
 namespace palladio::avx2 {
 
@@ -27,7 +20,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = __m256;
   using Sum = __m256;
-  static constexpr int64_t kStep = 16, kVectors = 2, kFewRows = 0;
+  static constexpr int64_t kStep = 16, kVectors = 2, kFewRows = 0, kPartNumberBytes = 2;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
   template <int V>
@@ -50,6 +43,7 @@ struct Bfloat16 {
     asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));  // else GCC puts sums in place of rows, and moves them
   }
   static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+  static void PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, Row* to);
 };
 
 // int8, with rows of 16 or 8 bits, which lie in 16.
@@ -73,12 +67,11 @@ struct Int8 {
     return TotalsOf(_mm256_cvtepi32_ps(sums.a), _mm256_cvtepi32_ps(sums.b), _mm256_cvtepi32_ps(sums.c),
                     _mm256_cvtepi32_ps(sums.d));
   }
+  static void PackRow(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, Row* to, int32_t* starts);
 };
 
-#include "blocks.inc"
-
-// Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: as of avx512::Round.
-inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
+// Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: numbers from one vector of it to the next.
+inline void Bfloat16::PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
   const __m256i bias = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1), upper = _mm256_set1_epi32(0xffff0000);
   for (int64_t i = 0; i < padded; i += 16) {
     float rest[16] = {};
@@ -99,8 +92,8 @@ inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride
   }
 }
 
-// Whole numbers of a row as a kernel takes them.
-inline void Spread(const int16_t* numbers, int64_t padded, int64_t stride, int16_t* to) {
+// Whole numbers of a row as the kernel takes them.
+inline void Int8::PackRow(const int16_t* numbers, int64_t padded, int64_t, int64_t stride, int16_t* to, int32_t*) {
   for (int64_t i = 0; i < padded; i += 16)
     _mm256_store_si256((__m256i*)(to + i / 16 * stride), _mm256_load_si256((const __m256i*)(numbers + i)));
 }
@@ -140,9 +133,3 @@ inline float WholeNumbers(const float* x, int64_t inputs, int64_t padded, int32_
 }
 
 }  // namespace palladio::avx2
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif

@@ -1,15 +1,7 @@
-// Kernels of products for CPUs with AVX-512: for bfloat16 with its BF16, for int8 with its VNNI.
+// Kernels of products for CPUs with AVX-512: for bfloat16 with its BF16 or without, for int8 with its VNNI.
 #pragma once
 
-#include "products.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                                                         \
-    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
-#endif
+#include "product_blocks.h"
 
 // Kernels name their instructions: of the functions for them, compilers make copies of registers, and lose half of the
 // speed.
@@ -26,12 +18,15 @@ inline __m128 TotalsOf(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all));
 }
 
+#ifdef __AVX512BF16__
+
+// bfloat16, by the instruction for 32 products.
 struct Bfloat16 {
   using Row = uint16_t;
   using Number = uint16_t;
   using Vector = __m512bh;
   using Sum = __m512;
-  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6;
+  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6, kPartNumberBytes = 2;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return (__m512bh)_mm512_loadu_si512(w); }
@@ -43,7 +38,19 @@ struct Bfloat16 {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
   }
   static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+  static void PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, Row* to);
 };
+
+// Rounds a row to bfloat16. Args: stride: numbers from one vector of it to the next.
+inline void Bfloat16::PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, uint16_t* rounded) {
+  for (int64_t i = 0; i < padded; i += 16) {
+    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
+    const __m256bh sixteen = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i));
+    _mm256_store_si256((__m256i*)(rounded + i / 32 * stride + i % 32), (__m256i)sixteen);
+  }
+}
+
+#else
 
 // Thirty-two neighbours in pairs: of each pair the lower one, and the upper one.
 struct Pairs {
@@ -56,12 +63,12 @@ inline Pairs PairsOf(__m512i both) {
 }
 
 // bfloat16, widened and multiplied as float32. Rows are float32 already: of 32 numbers, the lower neighbours first.
-struct WidenedBfloat16 {
+struct Bfloat16 {
   using Row = float;
   using Number = uint16_t;
   using Vector = Pairs;
   using Sum = __m512;
-  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6;
+  static constexpr int64_t kStep = 32, kVectors = 1, kFewRows = 6, kPartNumberBytes = 4;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm512_setzero_ps(); }
   __attribute__((always_inline)) static Vector Load(const Number* w, All) { return PairsOf(_mm512_loadu_si512(w)); }
@@ -76,7 +83,34 @@ struct WidenedBfloat16 {
     asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(w.high), "v"(x.high));
   }
   static __m128 Totals(const Four<Sum>& sums) { return TotalsOf(sums.a, sums.b, sums.c, sums.d); }
+  static void PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, Row* to);
 };
+
+// Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: numbers from one vector of it to the next.
+inline void Bfloat16::PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
+  const __m512i bias = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1), upper = _mm512_set1_epi32(0xffff0000);
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, one);
+  const auto round = [=](int64_t i) {
+    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
+    const __m512 numbers = _mm512_maskz_loadu_ps(some, x + i);
+    const __m512i bits = _mm512_castps_si512(numbers), last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i up = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_add_epi32(bias, last)), upper);
+    // rounding could make an infinity of a NaN
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
+    return _mm512_mask_mov_ps(_mm512_castsi512_ps(up), is_nan, numbers);
+  };
+  for (int64_t i = 0; i < padded; i += 32) {
+    const __m512 first = round(i), second = round(i + 16);
+    float* to = rounded + i / 32 * stride;
+    _mm512_store_ps(to, _mm512_permutex2var_ps(first, even, second));
+    _mm512_store_ps(to + kLanes, _mm512_permutex2var_ps(first, odd, second));
+  }
+}
+
+#endif
+
+#ifdef __AVX512VNNI__
 
 // int8, with rows of 8 bits. The instruction wants one of both unsigned: 128 is added to all numbers of the matrix, so
 // sums start with -128 times those of the row.
@@ -105,6 +139,7 @@ struct Int8 {
     return TotalsOf(_mm512_cvtepi32_ps(sums.a), _mm512_cvtepi32_ps(sums.b), _mm512_cvtepi32_ps(sums.c),
                     _mm512_cvtepi32_ps(sums.d));
   }
+  static void PackRow(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, Row* to, int32_t* starts);
 };
 
 // int8, with rows of 16 bits.
@@ -127,50 +162,12 @@ struct Int8OfShorts {
     asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
   }
   static __m128 Totals(const Four<Sum>& sums) { return Int8::Totals(sums); }
+  static void PackRow(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, Row* to, int32_t* starts);
 };
 
-#include "blocks.inc"
-
-// Rounds a row to bfloat16. Args: stride: numbers from one vector of it to the next.
-inline void Round(const float* x, int64_t inputs, int64_t padded, int64_t stride, uint16_t* rounded) {
-  for (int64_t i = 0; i < padded; i += 16) {
-    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
-    const __m256bh sixteen = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, x + i));
-    _mm256_store_si256((__m256i*)(rounded + i / 32 * stride + i % 32), (__m256i)sixteen);
-  }
-}
-
-// The same as float32, in the order of WidenedBfloat16, without instructions for bfloat16.
-inline void RoundWidened(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
-  const __m512i bias = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1), upper = _mm512_set1_epi32(0xffff0000);
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_add_epi32(even, one);
-  const auto round = [=](int64_t i) {
-    const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
-    const __m512 numbers = _mm512_maskz_loadu_ps(some, x + i);
-    const __m512i bits = _mm512_castps_si512(numbers), last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i up = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_add_epi32(bias, last)), upper);
-    // rounding could make an infinity of a NaN
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
-    return _mm512_mask_mov_ps(_mm512_castsi512_ps(up), is_nan, numbers);
-  };
-  for (int64_t i = 0; i < padded; i += 32) {
-    const __m512 first = round(i), second = round(i + 16);
-    float* to = rounded + i / 32 * stride;
-    _mm512_store_ps(to, _mm512_permutex2var_ps(first, even, second));
-    _mm512_store_ps(to + kLanes, _mm512_permutex2var_ps(first, odd, second));
-  }
-}
-
-// Whole numbers of a row as a kernel takes them.
-inline void Spread(const int16_t* numbers, int64_t padded, int64_t stride, int16_t* to) {
-  for (int64_t i = 0; i < padded; i += 32)
-    _mm512_store_si512(to + i / 32 * stride, _mm512_load_si512(numbers + i));
-}
-
 // Bytes of whole numbers of 8 bits, and the starts of their sums.
-inline void BytesOf(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, int8_t* bytes,
-                    int32_t* starts) {
+inline void Int8::PackRow(const int16_t* numbers, int64_t padded, int64_t part, int64_t stride, int8_t* bytes,
+                          int32_t* starts) {
   const int64_t parts = (padded + part - 1) / part;
   const __m512i shift = _mm512_set1_epi8(int8_t(0x80));
   for (int64_t number = 0; number < parts; ++number) {
@@ -186,10 +183,12 @@ inline void BytesOf(const int16_t* numbers, int64_t padded, int64_t part, int64_
   }
 }
 
-}  // namespace palladio::avx512
+// Whole numbers of a row as the kernel takes them.
+inline void Int8OfShorts::PackRow(const int16_t* numbers, int64_t padded, int64_t, int64_t stride, int16_t* to, int32_t*) {
+  for (int64_t i = 0; i < padded; i += 32)
+    _mm512_store_si512(to + i / 32 * stride, _mm512_load_si512(numbers + i));
+}
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
 #endif
+
+}  // namespace palladio::avx512

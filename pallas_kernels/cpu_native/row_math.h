@@ -50,16 +50,16 @@ __attribute__((always_inline)) inline float MeanOf(const float* x, int64_t n) {
 }
 
 // y = norm(x), one row of n numbers; y may be x.
-PALLADIO_CLONES inline void NormRow(const Norm& norm, const float* x, float* y, int64_t n) {
+inline void NormRow(const Norm& norm, const float* x, float* y, int64_t n) {
   const float mean = norm.is_centered ? MeanOf(x, n) : 0.0f;
   const float factor = 1.0f / std::sqrt(SumOfSquares(x, n, mean) / n + norm.eps);
   Scale(x, y, n, mean, factor, norm.scale, norm.bias, norm.added);
 }
 
-PALLADIO_CLONES inline float SquaresOf(const float* x, int64_t n) { return SumOfSquares(x, n, 0.0f); }
+inline float SquaresOf(const float* x, int64_t n) { return SumOfSquares(x, n, 0.0f); }
 
 // x *= factor * scale for n numbers, whose scales begin at `first`.
-PALLADIO_CLONES inline void ScaleRow(const Norm& norm, float factor, float* x, int64_t first, int64_t n) {
+inline void ScaleRow(const Norm& norm, float factor, float* x, int64_t first, int64_t n) {
   Scale(x, x, n, 0.0f, factor, norm.scale + first, norm.bias ? norm.bias + first : nullptr, norm.added);
 }
 
@@ -80,7 +80,7 @@ __attribute__((always_inline)) inline Sums Activated(const Sums& x, Activation a
 }
 
 // y = activation(gate) * up for n numbers; up may be null.
-PALLADIO_CLONES inline void ActivateRow(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
+inline void ActivateRow(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = std::min<int64_t>(16, n - i);
     Sums x = {}, factor = {};
@@ -98,7 +98,7 @@ PALLADIO_CLONES inline void ActivateRow(Activation activation, const float* gate
 }
 
 // y *= sigmoid(gate) for n numbers.
-PALLADIO_CLONES inline void GateRow(const float* gate, float* y, int64_t n) {
+inline void GateRow(const float* gate, float* y, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = std::min<int64_t>(16, n - i);
     Sums x = {}, out = {};
@@ -110,17 +110,17 @@ PALLADIO_CLONES inline void GateRow(const float* gate, float* y, int64_t n) {
 }
 
 // y = residual + x * factor for n numbers; y may be x.
-PALLADIO_CLONES inline void AddRow(const float* residual, const float* x, float factor, float* y, int64_t n) {
+inline void AddRow(const float* residual, const float* x, float factor, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = residual[i] + x[i] * factor;
 }
 
-PALLADIO_CLONES inline void AddBias(const float* bias, float* y, int64_t n) {
+inline void AddBias(const float* bias, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += bias[i];
 }
 
 // Rotates the pairs of one head, in its first 2 * half dimensions, and multiplies all of it by a factor. y is not x.
-PALLADIO_CLONES inline void RotateHead(const float* x, const float* cos, const float* sin, int64_t half, bool is_interleaved,
-                                       float factor, float* y, int64_t H) {
+inline void RotateHead(const float* x, const float* cos, const float* sin, int64_t half, bool is_interleaved, float factor,
+                       float* y, int64_t H) {
   if (is_interleaved)
     for (int64_t i = 0; i < half; ++i) {
       const float first = x[2 * i], second = x[2 * i + 1];
@@ -137,7 +137,7 @@ PALLADIO_CLONES inline void RotateHead(const float* x, const float* cos, const f
 }
 
 // The place of the largest of n numbers, the first of equals; NaN is larger than all.
-PALLADIO_CLONES inline int64_t LargestOf(const float* x, int64_t n) {
+inline int64_t LargestOf(const float* x, int64_t n) {
   typedef Lanes<16>::Ints Ints;
   Sums highest = Sums{} - INFINITY;
   Ints unordered = {};

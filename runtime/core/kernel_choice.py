@@ -50,7 +50,7 @@ def kernels_of(
         and shape.mesh.size == 1
         and _gains_from_native(execution, target, dtypes, model, shape)
     ):
-        target = with_native_kernels(execution, target)
+        target = with_native_kernels(execution, target, int8=model.quantization is not None)
     return choose_kernels(execution.attention_backend, target, model, shape)
 
 
@@ -105,8 +105,11 @@ def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: Devi
     return kernels
 
 
-def with_native_kernels(execution: ExecutionConfig, target: Target) -> Target:
+def with_native_kernels(execution: ExecutionConfig, target: Target, *, int8: bool = True) -> Target:
     """A CPU with our C++, if --cpu-kernels allows it and there is a compiler.
+
+    Args:
+        int8: with its products of int8 weights, which take their seconds to compile.
 
     Raises:
         ConfigError: --cpu-kernels asks for it, and it cannot be used.
@@ -115,7 +118,7 @@ def with_native_kernels(execution: ExecutionConfig, target: Target) -> Target:
         return target
     folder = execution.cache_path()
     try:
-        load_native(None if folder is None else folder / "native")
+        load_native(None if folder is None else folder / "native", int8=int8)
     except NativeError as error:
         if execution.cpu_kernels == "native":
             raise ConfigError(f"--cpu-kernels native: {error}; use --cpu-kernels auto") from error

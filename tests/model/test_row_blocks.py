@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import shutil
 from pathlib import Path
 
 import jax
@@ -14,18 +13,17 @@ from palladio.default_model import default_model_path
 from palladio.model import decoder, row_blocks
 from palladio.model.moe import SparseMLP
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.cpu_native import block_calls, calls, library
+from palladio.pallas_kernels.cpu_native import block_calls, calls
+from palladio.pallas_kernels.cpu_native.forms import Form
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
-from tests import compile_cache
 from tests.model.driver import Driver, load
+from tests.native_forms import every_form, load_every_form, needs_compiler
 from tests.tiny_model import FAMILIES, make_checkpoint
 
 TARGET = Target.of(jax.devices("cpu")[0])
 NATIVE = Kernels("cpu_native", dataclasses.replace(TARGET, is_native=True))
-pytestmark = pytest.mark.skipif(
-    not any(map(shutil.which, library.COMPILERS)) or not TARGET.kind, reason="needs a C++ compiler, and AVX2 at least"
-)
+pytestmark = needs_compiler
 PROMPTS = [[5, 9, 7, 30, 31, 40, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20], [7], [33, 3]]
 XLAS = {"gpt_oss"}  # whose layers blocks do not take
 BOTH = ("cohere", "gemma2")  # between them: layer norms, parallel ones, four a layer; soft caps, windows, tanh
@@ -33,7 +31,7 @@ BOTH = ("cohere", "gemma2")  # between them: layer norms, parallel ones, four a 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> None:
-    library.load(compile_cache.native_folder())
+    load_every_form()
 
 
 class Calls:
@@ -72,14 +70,14 @@ def compare(path: Path, num_decodes: int, **options) -> None:
     np.testing.assert_allclose(native[real], xla[real], atol=1e-5 * np.abs(xla[real]).max())
 
 
-@pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
+@every_form
 @pytest.mark.parametrize("family", BOTH)
 def test_blocks_have_the_numbers_of_the_modules(
-    family: str, only_avx2: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Calls(monkeypatch)
     for name in ("attention_block", "mlp_block"):
-        call = functools.partial(getattr(block_calls, name), only_avx2=only_avx2)
+        call = functools.partial(getattr(block_calls, name), form=form)
         monkeypatch.setattr(row_blocks, name, call)
     compare(make_checkpoint(tmp_path, family), 0)
     assert made.asked == made.done > 0
@@ -106,11 +104,11 @@ def test_blocks_of_the_embedded_model_in_fewer_bits(bits: str) -> None:
     assert np.abs(xla - native).max() < 0.2
 
 
-@pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
-def test_a_row_does_not_depend_on_those_beside_it(only_avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_form
+def test_a_row_does_not_depend_on_those_beside_it(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor on how many there are, and so how many threads compute them, nor on whether they are rows of padding."""
     jax.clear_caches()
-    monkeypatch.setattr(row_blocks, "mlp_block", functools.partial(block_calls.mlp_block, only_avx2=only_avx2))
+    monkeypatch.setattr(row_blocks, "mlp_block", functools.partial(block_calls.mlp_block, form=form))
     _, model = load(default_model_path(), kernels=NATIVE)
     mlp = model.layers[0].mlp
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(61, 128)), jnp.float32)

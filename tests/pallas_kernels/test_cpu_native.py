@@ -22,6 +22,7 @@ import pytest
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import calls, library
+from palladio.pallas_kernels.cpu_native.forms import FLAGS, Form, forms_of
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import cpu_native as attention_backend
@@ -31,33 +32,25 @@ from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests import compile_cache
 from tests.model.weights.test_weights_as_values import weight_of
+from tests.native_forms import every_form, load_every_form, needs_compiler
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make
 
 RNG = np.random.default_rng(0)
 NATIVE = NarrowProducts(native_rows=16)
 ABLE = Target("cpu", "avx2", is_native=True)
-HAS_COMPILER = any(map(shutil.which, library.COMPILERS))
-needs_compiler = pytest.mark.skipif(
-    not HAS_COMPILER or not Target.of(jax.devices("cpu")[0]).kind, reason="needs a C++ compiler, and AVX2 at least"
-)
 
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    """The one that engines of tests use, too: compiling it takes as long as all tests here."""
-    folder = compile_cache.native_folder()
-    compiler = next(filter(None, map(shutil.which, library.COMPILERS)))
-    made = library._compiled(compiler, library._private(folder))
-    library.load(folder)
-    return made
+    """The folder."""
+    load_every_form()
+    return compile_cache.native_folder()
 
 
 SIZES = [(32, 24), (15, 1), (1, 7), (40, 26), (1031, 141), (2049, 5), (4200, 6)]
 """Inputs and outputs: whole blocks; one output; one input; rests of both; several threads; two and three parts."""
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 37, 65)
 """Of rows: one block of few and of many, whole ones, and rests."""
-only_avx2 = pytest.mark.parametrize("only_avx2", [False, True], ids=["best", "avx2"])
-every_way = pytest.mark.parametrize("by", ["dot", "widening", "avx2"])
 
 
 def rows_of(num_rows: int, inputs: int) -> jax.Array:
@@ -77,26 +70,26 @@ def by_counts(multiply: Callable[[jax.Array], jax.Array], rows: jax.Array) -> np
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@every_way
+@every_form
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
-def test_products_of_bfloat16(inputs: int, outputs: int, by: calls.Bfloat16By) -> None:
+def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
     rows, matrix = rows_of(max(COUNTS), inputs), jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
-    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, by=by), rows)
+    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, form=form), rows)
     rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
     assert (np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)).all()
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@every_way
+@every_form
 @pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (30, 0, 41, 2)])
-def test_products_of_experts(sizes: tuple[int, ...], by: calls.Bfloat16By) -> None:
+def test_products_of_experts(sizes: tuple[int, ...], form: Form) -> None:
     rows, matrices = rows_of(max(10, sum(sizes)), 1100), jnp.asarray(RNG.normal(size=(4, 26, 1100)), jnp.bfloat16)
     bits, counts = jax.lax.bitcast_convert_type(matrices, jnp.uint16), jnp.asarray(sizes, jnp.int32)
-    out = np.asarray(calls.groups_times_bfloat16(rows, bits, counts, by=by))
+    out = np.asarray(calls.groups_times_bfloat16(rows, bits, counts, form=form))
     start = 0
     for size, matrix in zip(sizes, matrices, strict=True):
-        alone = calls.rows_times_bfloat16(rows[start : start + size], matrix, by=by) if size else []
+        alone = calls.rows_times_bfloat16(rows[start : start + size], matrix, form=form) if size else []
         np.testing.assert_array_equal(out[start : start + size], np.reshape(alone, (size, 26)))
         start += size
     assert not out[start:].any()
@@ -107,10 +100,10 @@ def test_products_of_experts(sizes: tuple[int, ...], by: calls.Bfloat16By) -> No
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
+@every_form
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
-def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_avx2: bool) -> None:
+def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], form: Form) -> None:
     rows = rows_of(max(COUNTS), inputs)
     matrix = RNG.integers(-128, 128, (outputs, inputs)).astype(np.int8)
     scales = RNG.uniform(0.5, 2, outputs).astype(np.float32)
@@ -118,7 +111,7 @@ def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_
 
     def multiply(rows: jax.Array) -> jax.Array:
         parts = (jnp.asarray(matrix), jnp.asarray(scales), None if zeros is None else jnp.asarray(zeros))
-        return calls.rows_times_int8(rows, *parts, bits=bits, only_avx2=only_avx2)
+        return calls.rows_times_int8(rows, *parts, bits=bits, form=form)
 
     out = by_counts(multiply, rows)
     largest = {8: 127, 16: 127 * 256}[bits]
@@ -131,17 +124,17 @@ def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], only_
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@every_way
-def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(by: calls.Bfloat16By) -> None:
+@every_form
+def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(form: Form) -> None:
     rows = rows_of(30, 1100)
     matrix, whole = jnp.asarray(RNG.normal(size=(26, 1100)), jnp.bfloat16), jnp.ones((26, 1100), jnp.int8)
 
     def products(rows: jax.Array) -> list[np.ndarray]:
         bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([20, 10])
         return [
-            np.asarray(calls.rows_times_bfloat16(rows, matrix, by=by)),
-            np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), only_avx2=by == "avx2")),
-            np.asarray(calls.groups_times_bfloat16(rows, bits, sizes, by=by)),
+            np.asarray(calls.rows_times_bfloat16(rows, matrix, form=form)),
+            np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), form=form)),
+            np.asarray(calls.groups_times_bfloat16(rows, bits, sizes, form=form)),
         ]
 
     different = products(rows)
@@ -154,28 +147,28 @@ def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(by: calls.
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
+@every_form
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("inputs", [2048, 9000])
-def test_the_largest_numbers_of_int8_do_not_overflow(inputs: int, bits: Literal[8, 16], only_avx2: bool) -> None:
+def test_the_largest_numbers_of_int8_do_not_overflow(inputs: int, bits: Literal[8, 16], form: Form) -> None:
     signs = jnp.asarray([[1.0], [-1.0]])
     rows = jnp.concatenate([3.5 * signs * jnp.ones(inputs), jnp.ones((1, inputs)).at[0, ::2].set(-1)])
     matrix = jnp.concatenate([jnp.full((4, inputs), -128), jnp.full((4, inputs), 127)]).astype(jnp.int8)
     scales = jnp.ones(8, jnp.float32)
-    out = calls.rows_times_int8(rows, matrix, scales, bits=bits, only_avx2=only_avx2)
+    out = calls.rows_times_int8(rows, matrix, scales, bits=bits, form=form)
     expected = np.asarray(rows, np.float64) @ np.asarray(matrix, np.float64).T
     np.testing.assert_allclose(out, expected, rtol=1e-6, atol=0.01)
 
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@only_avx2
-def test_rows_that_are_not_finite_are_nan_and_others_are_not(only_avx2: bool) -> None:
+@every_form
+def test_rows_that_are_not_finite_are_nan_and_others_are_not(form: Form) -> None:
     rows = np.ones((6, 70), np.float32)
     rows[0, 3], rows[1, 64], rows[2, 69], rows[3], rows[4] = np.nan, np.inf, -np.inf, 0, 1e-44
     parts = jnp.ones((5, 70), jnp.int8), jnp.ones(5, jnp.float32)
     for bits in (8, 16):
-        out = np.asarray(calls.rows_times_int8(jnp.asarray(rows), *parts, bits=bits, only_avx2=only_avx2))  # type: ignore[arg-type]
+        out = np.asarray(calls.rows_times_int8(jnp.asarray(rows), *parts, bits=bits, form=form))  # type: ignore[arg-type]
         assert np.isnan(out[:3]).all()
         assert (out[3] == 0).all()
         assert np.isfinite(out[4]).all()
@@ -185,16 +178,17 @@ def test_rows_that_are_not_finite_are_nan_and_others_are_not(only_avx2: bool) ->
 WIDE = [case for case in CASES if case.kv_dtype == "float32"]
 
 
-@pytest.fixture(params=[False, True], ids=["best", "avx2"])
-def _both_kinds_of_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = functools.partial(calls.paged_attention, only_avx2=request.param)
+@pytest.fixture
+def _attention_of_a_form(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = functools.partial(calls.paged_attention, form=form)
     monkeypatch.setattr(attention_backend, "paged_attention", attention)
 
 
 @needs_compiler
-@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
+@pytest.mark.usefixtures("built", "_attention_of_a_form")
+@every_form
 @pytest.mark.parametrize("case", WIDE, ids=str)
-def test_attention(case: Case) -> None:
+def test_attention(case: Case, form: Form) -> None:
     data = make(case)
     out = attend(case, data, "cpu_native", target=ABLE)
     assert np.isfinite(out).all(), "padding or stale rows leaked"
@@ -202,10 +196,11 @@ def test_attention(case: Case) -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
+@pytest.mark.usefixtures("built", "_attention_of_a_form")
+@every_form
 @pytest.mark.parametrize("traits", [{}, {"window": 1100, "sinks": True, "soft_cap": 5.0}], ids=["plain", "all traits"])
 @pytest.mark.parametrize("num_heads", [20, 3], ids=["many of a kv head", "few"])
-def test_long_requests_are_cut_into_spans(num_heads: int, traits: dict[str, Any]) -> None:
+def test_long_requests_are_cut_into_spans(num_heads: int, traits: dict[str, Any], form: Form) -> None:
     lengths = ((2100, 1), (1023, 1), (1024, 1))
     case = Case("spans", lengths, "decode", num_heads=num_heads, num_kv_heads=1, table_width=140, **traits)
     data = make(case)
@@ -214,9 +209,10 @@ def test_long_requests_are_cut_into_spans(num_heads: int, traits: dict[str, Any]
 
 
 @needs_compiler
-@pytest.mark.usefixtures("built", "_both_kinds_of_attention")
+@pytest.mark.usefixtures("built", "_attention_of_a_form")
+@every_form
 @pytest.mark.parametrize("window", [None, 100])
-def test_chunks_of_a_prompt_change_no_bit_of_its_attention(window: int | None) -> None:
+def test_chunks_of_a_prompt_change_no_bit_of_its_attention(window: int | None, form: Form) -> None:
     whole = Case("whole", ((0, 300),), num_heads=6, window=window)
     data = make(whole)
     out = attend(whole, data, "cpu_native", target=ABLE)
@@ -249,12 +245,12 @@ def test_a_cache_is_written_in_place() -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("built")
-@every_way
-def test_what_is_not_finite_stays_so(by: calls.Bfloat16By) -> None:
+@every_form
+def test_what_is_not_finite_stays_so(form: Form) -> None:
     worst = float(np.finfo(np.float32).max)
     rows = jnp.asarray([[np.nan, 0], [np.inf, 0], [worst, 0]], jnp.float32)
     matrix = jnp.ones((1, 2), jnp.bfloat16)
-    out = np.asarray(calls.rows_times_bfloat16(rows, matrix, by=by))[:, 0]
+    out = np.asarray(calls.rows_times_bfloat16(rows, matrix, form=form))[:, 0]
     np.testing.assert_array_equal(out, [np.nan, np.inf, np.inf])  # the largest float32 is infinite in bfloat16
 
 
@@ -270,56 +266,6 @@ def test_more_rows_are_xlas() -> None:
         return jax.jit(lambda x, w: narrow_matmul(x, w, products)).lower(*shapes).as_text().count(calls.BFLOAT16)
 
     assert [count(number) for number in (1, 4, 5)] == [1, 1, 0]
-
-
-@needs_compiler
-def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = built.stat()
-    assert before.st_mode & 0o077 == 0
-    monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
-    monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
-    folder = sorted(path.name for path in built.parent.iterdir())
-    library.load(built.parent)
-    assert sorted(path.name for path in built.parent.iterdir()) == folder
-    assert built.stat() == before
-
-
-def fake_compiler(path: Path) -> str:
-    path.write_text('#!/bin/sh\nfor last; do :; done\necho made > "$last"\n')
-    path.chmod(0o700)
-    return str(path)
-
-
-def test_no_lock_is_taken_for_a_library_that_is_there(tmp_path: Path) -> None:
-    """Its folder may be root's, or in a layer of an image: no file can be made there."""
-    compiler, folder = fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native")
-    made = library._compiled(compiler, folder)
-    (folder / "cpu_native.lock").unlink()
-    assert library._compiled(compiler, folder) == made
-    assert list(folder.iterdir()) == [made]
-
-
-def test_where_files_cannot_be_locked_the_library_is_compiled_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(file: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    made = library._compiled(fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native"))
-    assert made.read_text() == "made\n"
-
-
-def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
-    log, compiler, folder = tmp_path / "log", tmp_path / "c++", library._private(tmp_path / "native")
-    compiler.write_text(f'#!/bin/sh\necho compiled >> {log}\nsleep 0.2\nfor last; do :; done\necho made > "$last"\n')
-    compiler.chmod(0o700)
-    with ThreadPoolExecutor(4) as pool:
-        made = set(pool.map(library._compiled, [str(compiler)] * 4, [folder] * 4))
-    assert log.read_text() == "compiled\n" * (len(library._UNITS) + 1)  # and they are linked
-    assert [path.read_text() for path in made] == ["made\n"]
-    assert {path.suffix for path in folder.iterdir()} == {".so", ".lock"}
 
 
 @needs_compiler
@@ -343,54 +289,3 @@ def test_int8_weights_have_the_numbers_of_xlas_products(
     np.testing.assert_allclose(native.matmul(x), xlas.matmul(x), rtol=1e-5, atol=1e-5 * largest.max())
     one = np.asarray(native.matmul(x[2:3]))
     np.testing.assert_array_equal(one, np.asarray(native.matmul(x))[2:3])
-
-
-def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    target, folder = Target("cpu", "avx2"), str(tmp_path)
-
-    def chosen(cpu_kernels: str) -> Target:
-        config = ExecutionConfig(cpu_kernels=cpu_kernels, compilation_cache_dir=folder)  # type: ignore[arg-type]
-        return with_native_kernels(config, target)
-
-    assert chosen("auto") == chosen("xla") == target
-    message = r"--cpu-kernels native: no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\) is on PATH; use --cpu-kernels auto"
-    with pytest.raises(ConfigError, match=message):
-        chosen("native")
-    for kind in ("avx2", "avx512", "avx512_bf16", "amx_bf16"):
-        assert NarrowProducts.of(Target("cpu", kind)).native_rows == 0
-        assert NarrowProducts.of(Target("cpu", kind)).native_int8_rows == 0
-        assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_rows >= 1
-        assert NarrowProducts.of(Target("cpu", kind, is_native=True)).native_int8_rows >= 1
-
-
-def test_on_an_older_cpu_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call would end the process there."""
-    monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(library, "_compiled", lambda compiler, folder: folder / "cpu_native.so")
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(PalladioIsSupported=lambda: False))
-    config, target = ExecutionConfig(cpu_kernels="auto", compilation_cache_dir=str(tmp_path)), Target("cpu", "avx2")
-    assert with_native_kernels(config, target) == target
-    with pytest.raises(ConfigError, match=r"--cpu-kernels native: this CPU is below x86-64-v3 .* --cpu-kernels auto"):
-        with_native_kernels(dataclasses.replace(config, cpu_kernels="native"), target)
-
-
-def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
-    tmp_path.chmod(0o777)
-    with pytest.raises(library.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
-        library.load(tmp_path)
-
-
-def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_loaded", [])
-    compiler = tmp_path / "c++"
-    compiler.write_text("#!/bin/sh\necho 'In file included from x' >&2\necho 'error: no such header' >&2\nexit 1\n")
-    compiler.chmod(0o700)
-    monkeypatch.setattr(shutil, "which", lambda name: str(compiler))
-    with pytest.raises(library.NativeError, match=r"c\+\+ failed: error: no such header"):
-        library.load(tmp_path / "native")
-    assert [path.suffix for path in (tmp_path / "native").iterdir()] == [".lock"]

@@ -1,8 +1,14 @@
-// Blocks of products, for one family of CPUs: included where its features are switched on, in a namespace of its own.
+// Blocks of products: the functions that a kernel makes of itself for each number of rows.
 //
 // A kernel says how numbers are loaded, multiplied and added up; a block says in which order. Sums are fields of structs,
 // not arrays, and passed to functions that are inlined early: so compilers keep them in registers. Of a kernel whose
 // numbers take several vectors when they are widened (kVectors), a block multiplies one after the other, for the same reason.
+
+#pragma once
+
+#include "products.h"
+
+namespace palladio {
 
 // Adds the sums of one part of the inputs, of whole numbers as far as there are factors, to y: of one row, or of two.
 // Args: sums: of two outputs of a row, and of two of the next one.
@@ -147,13 +153,6 @@ void Compute(const Product& p, int64_t row, int64_t output, int64_t part, int64_
   sums.template StoreAll<O>(p, row, output, part);
 }
 
-template <typename Kernel>
-constexpr Blocks kBlocksOfFour = {
-    4,
-    Kernel::kFewRows,
-    {Compute<Kernel, 1, 1>, Compute<Kernel, 2, 1>, Compute<Kernel, 3, 1>, Compute<Kernel, 4, 1>},
-    {Compute<Kernel, 1, 2>, Compute<Kernel, 2, 2>, Compute<Kernel, 3, 2>, Compute<Kernel, 4, 2>},
-    {Compute<Kernel, 1, 4>, Compute<Kernel, 2, 4>, nullptr, nullptr}};
 // The same for one output, which is the last one where their number is odd: one row after the other.
 template <typename Kernel>
 void ComputeOne(const Product& p, int64_t row, int64_t rows, int64_t output, int64_t part) {
@@ -191,3 +190,5 @@ constexpr Blocks kBlocksOfTwelve = {
      Compute<Kernel, 11, 2>, Compute<Kernel, 12, 2>},
     {Compute<Kernel, 1, 4>, Compute<Kernel, 2, 4>, Compute<Kernel, 3, 4>, Compute<Kernel, 4, 4>, Compute<Kernel, 5, 4>,
      Compute<Kernel, 6, 4>}};
+
+}  // namespace palladio
