@@ -17,7 +17,7 @@ from palladio.early_signals import (
     raise_on_interrupt,
     raise_on_terminate,
 )
-from palladio.without_torch import hide_torch_from_transformers
+from palladio.early_start import begin_to_serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,16 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_unknown(command), end="", file=sys.stderr)
             return 2
     serves = command == "serve"
-    if argv is None:
-        end_at_once(*((0, 0) if serves else (INTERRUPTED, TERMINATED)))
-        if serves:
-            hide_torch_from_transformers()
+    options: dict[str, Any] = {}
+    if serves:
+        options = {"default_model": True, "early": begin_to_serve(rest) if argv is None else None}
+    elif argv is None:
+        end_at_once(INTERRUPTED, TERMINATED)
     run: Any = vars(importlib.import_module(COMMANDS[command].module))[COMMANDS[command].function]
     if argv is None and not serves:  # the server has its own handlers by the time that it starts an engine
         raise_on_interrupt()
         raise_on_terminate()
     try:
-        status: int = run(rest, os.environ, **({"default_model": True} if serves else {}))
+        status: int = run(rest, os.environ, **options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED

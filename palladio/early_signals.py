@@ -4,6 +4,7 @@ end, and nobody wants a traceback. Imports nothing that takes time: a process ca
 import functools
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -12,15 +13,16 @@ TERMINATED: Final = 128 + signal.SIGTERM
 BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
-def end_at_once(on_interrupt: int, on_terminate: int | None = None) -> None:
-    """From now on a signal ends this process, which has no children yet, with the exit status given.
+def end_at_once(on_interrupt: int, on_terminate: int | None = None, first: Callable[[], None] | None = None) -> None:
+    """From now on a signal ends this process with the exit status given.
 
     Args:
         on_terminate: None: SIGTERM ends it as it does any process, also in the middle of a long call of native code.
+        first: ends the children, if there are any.
     """
     for number, status in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
         if status is not None:
-            _handle(number, functools.partial(_exit, status))
+            _handle(number, functools.partial(_exit, status, first))
 
 
 def raise_on_interrupt() -> None:
@@ -38,7 +40,9 @@ def _handle(number: int, handler: "signal._HANDLER") -> None:
         signal.signal(number, handler)
 
 
-def _exit(status: int, number: int, frame: FrameType | None) -> None:
+def _exit(status: int, first: Callable[[], None] | None, number: int, frame: FrameType | None) -> None:
+    if first is not None:
+        first()
     os._exit(status)
 
 

@@ -1,48 +1,50 @@
 """`python -m palladio.launch_server --model-path …`: from a command line to a serving process."""
 
-from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, end_at_once, raise_on_interrupt
+import sys
+
+from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
+from palladio.early_start import begin_to_serve
 
 if __name__ == "__main__":
-    end_at_once(0, 0)  # before what takes a second to import
+    _early = begin_to_serve(sys.argv[1:])  # before what takes a second to import
 
 import dataclasses
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from palladio.child import python_path
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.front_parent import serve_fronts
+from palladio.gpu_memory import gpu_memory
 from palladio.host_environment import find_hosts
 from palladio.http.server import serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.user_dirs import user_data_dir
+from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.server_args import ServerArgs, names_model, parse_server_args
-from palladio.without_torch import hide_torch_from_transformers
 from palladio.worker_host import WorkerHostRequest, become_worker_host
-
-# XLA takes 75 % of a GPU when it starts, and jax then reports that as the device's memory: --mem-fraction-static 0.85
-# would mean 0.64 of the GPU. With 1.0 jax reports the whole GPU, so the flag means what it says. XLA then asks for all
-# of it, is refused (the CUDA context lives there too), takes 90 % instead, and fetches more when it needs more.
-GPU_MEMORY: Final = {"XLA_CLIENT_MEM_FRACTION": "1.0"}
-_USERS_GPU_MEMORY: Final = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # jax refuses both together
 
 logger = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, early: EarlyEngine | None = None) -> int:
     """Serves until interrupted; returns the exit code."""
-    return launch(sys.argv[1:] if argv is None else argv, os.environ)
+    return launch(sys.argv[1:] if argv is None else argv, os.environ, early=early)
 
 
-def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model: bool = False) -> int:
+def launch(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    default_model: bool = False,
+    early: EarlyEngine | None = None,
+) -> int:
     """Serves what a command line asks for.
 
     Args:
@@ -51,6 +53,7 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
             `find_hosts` says which variables tell of other hosts.
         default_model: without --model-path, serve the embedded model instead of failing.
+        early: an engine's process that has been started; it has ended when this returns.
 
     Returns:
         The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
@@ -59,17 +62,22 @@ def launch(argv: Sequence[str], environment: Mapping[str, str], *, default_model
         args = read_command(argv, environment, default_model=default_model)
         config = args.engine_config()
         if config.parallel.node_rank:
+            if early is not None:
+                early.close()
             request = WorkerHostRequest(config, args.http.log_level, args.observability.log_format)
             become_worker_host(request, {**environment, **gpu_memory(environment)})
         if args.http.api_server_count > 1:
-            transport = ProcessTransport(environment=gpu_memory(environment), has_fronts=True)
+            transport = ProcessTransport(environment=gpu_memory(environment), has_fronts=True, early=early)
             return serve_fronts(args, transport, {**environment, "PYTHONPATH": python_path()})
-        transport = ProcessTransport(environment=gpu_memory(environment))
+        transport = ProcessTransport(environment=gpu_memory(environment), early=early)
         return serve(AsyncEngine(config, transport), args.http, args.observability)
     except PalladioError as error:
         return report_error(error)
     except KeyboardInterrupt:
         return 130
+    finally:
+        if early is not None:
+            early.close()
 
 
 def read_command(argv: Sequence[str], environment: Mapping[str, str], *, default_model: bool) -> ServerArgs:
@@ -113,11 +121,6 @@ def run_worker(work: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
-
-
-def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What the engine process is told about GPU memory, unless the user has told it."""
-    return {} if any(environment.get(name) for name in _USERS_GPU_MEMORY) else GPU_MEMORY
 
 
 def _default_model_flags() -> list[str]:
@@ -165,5 +168,4 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
 
 
 if __name__ == "__main__":
-    hide_torch_from_transformers()
-    sys.exit(main())
+    sys.exit(main(early=_early))

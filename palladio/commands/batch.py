@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from palladio.commands.parsing import make_parser
+from palladio.gpu_memory import gpu_memory
 from palladio.http.app import create_app, create_observer
 from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_store import BatchStore
@@ -23,7 +24,7 @@ from palladio.http.batches.offline_file import OfflineFile, Requests
 from palladio.http.files.file_store import FileStore
 from palladio.http.server import ServableEngine
 from palladio.http.storage.storage import Storage
-from palladio.launch_server import gpu_memory, read_command, report_error
+from palladio.launch_server import read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
 from palladio.runtime.process.process_transport import ProcessTransport

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from palladio.child import run_module
 from palladio.commands.parsing import make_parser
-from palladio.launch_server import gpu_memory, read_command, report_error
+from palladio.gpu_memory import gpu_memory
+from palladio.launch_server import read_command, report_error
 from palladio.runtime.interface.errors import PalladioError
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from palladio.commands.lm_eval_tasks import TASK_FLAGS, add_task_flags, run_tasks
 from palladio.commands.parsing import check_output, make_parser
-from palladio.launch_server import gpu_memory, read_command, report_error
+from palladio.gpu_memory import gpu_memory
+from palladio.launch_server import read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, PalladioError

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from palladio.commands.parsing import make_parser
-from palladio.launch_server import gpu_memory, report_error
+from palladio.gpu_memory import gpu_memory
+from palladio.launch_server import report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.crash_dump import FORMAT, CrashDump, RecordedSample
 from palladio.runtime.interface.config import EngineConfig

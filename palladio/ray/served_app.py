@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from palladio.gpu_memory import gpu_memory
 from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.server import ServableEngine, Worker
 from palladio.http.wire.errors import ErrorBody
-from palladio.launch_server import gpu_memory, read_command
+from palladio.launch_server import read_command
 from palladio.ray.scaling import LOAD, load_of
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import EngineDeadError

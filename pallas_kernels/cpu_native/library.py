@@ -27,8 +27,8 @@ _HERE: Final = Path(__file__).parent
 SOURCES: Final = tuple(sorted(path for kind in ("cc", "h") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
-# Of each library, which is linked of them: they are compiled side by side, those that take longest first. Products of int8
-# are one of their own: few models take them, and they take longer than all other products.
+# Of each library, which is linked of them: they are compiled side by side, those that take longest first. Products of
+# int8 are one of their own: few models take them, and they take longer than all other products.
 _UNITS: Final = {
     "cpu_native": ("multiply.cc", "layer_blocks.cc", "attention.cc", "library.cc"),
     "cpu_native_int8": ("multiply_int8.cc",),
@@ -99,13 +99,13 @@ def _compiled(compiler: str, folder: Path, form: Form, names: Iterable[str]) -> 
     with (folder / "cpu_native.lock").open("w") as lock:  # the system gives it back, even for a process that is killed
         with contextlib.suppress(OSError):  # a file system without locks: each process compiles one, and renames it
             fcntl.flock(lock, fcntl.LOCK_EX)
-        _compile([compiler, *_FLAGS, *FLAGS[form]], {name: path for name, path in libraries.items() if not path.is_file()})
+        missing = {name: path for name, path in libraries.items() if not path.is_file()}
+        if missing:
+            _compile([compiler, *_FLAGS, *FLAGS[form]], missing)
     return libraries
 
 
 def _compile(common: list[str], libraries: Mapping[str, Path]) -> None:
-    if not libraries:
-        return
     include = f"-I{jax.ffi.include_dir()}"
     with tempfile.TemporaryDirectory(dir=next(iter(libraries.values())).parent) as folder:
         made = Path(folder) / "library.so"

@@ -9,9 +9,11 @@ if __name__ == "__main__":  # the front decides when to end, also while this pro
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
+import contextlib
 import faulthandler
 import gc
 import os
+import pkgutil
 import select
 import shutil
 import sys
@@ -46,6 +48,9 @@ _LAST_WORDS = 0.5  # seconds in which the front gets to know why a hung engine e
 def main() -> None:
     """The child's program."""
     faulthandler.enable()
+    for name in sys.argv[1:]:
+        with contextlib.suppress(Exception):  # of whatever it imports; the engine imports it again, and tells the front
+            pkgutil.resolve_name(name)
     line = _read_line(sys.stdin.fileno())
     if not line:
         return  # the front was gone before it began

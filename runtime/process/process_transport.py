@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -18,8 +17,9 @@ import msgspec
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
 from palladio.runtime.process.codec import FROM_ENGINE, Bootstrap
+from palladio.runtime.process.engine_child import ENGINE_CORE, EarlyEngine, spawn
 from palladio.runtime.process.engine_sockets import EngineSockets
-from palladio.runtime.process.transport import ENGINE_CORE, Receive
+from palladio.runtime.process.transport import Receive
 from palladio.runtime.telemetry.logs import current_format
 
 _MAX_SOCKET_PATH = 90  # the kernel takes 107 bytes; the socket's name needs some of them
@@ -38,6 +38,7 @@ class ProcessTransport:
         core_factory: `module:attribute.path` of the core's factory, imported in the child.
         environment: variables that the child gets beside this process's own.
         has_fronts: the engine serves other processes, and this one only owns it.
+        early: the first child, if it has been started already; with the same environment.
     """
 
     shares_interpreter = False
@@ -48,10 +49,12 @@ class ProcessTransport:
         *,
         environment: Mapping[str, str] | None = None,
         has_fronts: bool = False,
+        early: EarlyEngine | None = None,
     ) -> None:
         self._core_factory = core_factory
         self._environment = dict(environment or {})
         self._has_fronts = has_fronts
+        self._early = early
         self._child: _Child | None = None
 
     @property
@@ -66,7 +69,8 @@ class ProcessTransport:
     def start(self, config: EngineConfig, receive: Receive) -> None:
         level = logging.getLogger().getEffectiveLevel()
         bootstrap = Bootstrap("", self._core_factory, level, config, current_format(), self._has_fronts)
-        self._child = _Child(bootstrap, receive, self._environment)
+        early = None if self._early is None else self._early.take()
+        self._child = _Child(bootstrap, receive, self._environment, early)
 
     def send(self, message: ToEngine) -> None:
         if self._child is not None:
@@ -88,7 +92,13 @@ class _Child:
         OSError: no directory for the sockets, or no process, can be made.
     """
 
-    def __init__(self, bootstrap: Bootstrap, receive: Receive, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        receive: Receive,
+        environment: Mapping[str, str],
+        early: subprocess.Popen[bytes] | None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._ready = False  # EngineReady was delivered
@@ -103,7 +113,7 @@ class _Child:
             stack.callback(self._sockets.close)
             told = msgspec.structs.replace(bootstrap, socket_dir=str(self.directory))
             first_line = msgspec.json.encode(told) + b"\n"
-            self.process = _spawn(environment)
+            self.process = early or spawn(environment)
             stack.pop_all()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died already: the watcher says so
@@ -156,16 +166,6 @@ class _Child:
         self._sockets.read()
         if not self._stopping:
             self._deliver(EngineFailed(_describe_exit(code), config=False))
-
-
-def _spawn(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "palladio.runtime.process.engine_main"],
-        stdin=subprocess.PIPE,
-        stdout=2,  # what libraries print goes to our stderr too
-        env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-        start_new_session=True,  # Ctrl-C in the terminal is for the front, which then decides
-    )
 
 
 def _make_socket_dir() -> Path:

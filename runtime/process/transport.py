@@ -38,6 +38,7 @@ from palladio.runtime.interface.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.step_tokens import NewTokens
 from palladio.runtime.process.busy_reports import BusyReports
+from palladio.runtime.process.engine_child import ENGINE_CORE
 from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.telemetry.watchdog import Watchdog
 
@@ -295,8 +296,6 @@ def _step_outputs(outputs: Sequence[NewTokens]) -> StepOutputs:
 def _rejection(request: GenerationRequest, finish: FinishReason) -> StepOutputs:
     return StepOutputs([TokenOutput(request.request_id, [], finish=finish)])
 
-
-ENGINE_CORE = "palladio.runtime.core.engine_core:EngineCore.create"  # by name: naming it must not import jax
 
 Receive = Callable[[FromEngine], None]
 

@@ -12,6 +12,7 @@ import pytest
 from palladio import __main__ as cli
 from palladio import __version__, launch_server
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.gpu_memory import GPU_MEMORY
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +191,7 @@ def test_jax_reads_the_gpus_share_from_there(monkeypatch):
     xla_client = pytest.importorskip("jaxlib.xla_client")
     for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in launch_server.GPU_MEMORY.items():
+    for name, value in GPU_MEMORY.items():
         monkeypatch.setenv(name, value)
     assert xla_client.generate_pjrt_gpu_plugin_options()["memory_fraction"] == 1.0
 

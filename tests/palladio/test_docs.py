@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from palladio import Engine, launch_server
+from palladio import Engine
+from palladio.gpu_memory import GPU_MEMORY
 from palladio.runtime.interface.foreign_flags import load_foreign_flags
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
@@ -74,7 +75,7 @@ def test_help_names_other_flags_as_they_are_typed():
 
 def test_pages_tell_what_the_launcher_does():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for name, value in launch_server.GPU_MEMORY.items():
+    for name, value in GPU_MEMORY.items():
         assert f"{name}={value}" in page
         assert f"{name}={value}" in (ROOT / "docs" / "first-minutes.md").read_text(encoding="utf-8")
         assert f"{name}={value}" in Engine.__doc__

@@ -1,17 +1,10 @@
 """Our own C++ for CPUs: the numbers of the plain definitions, and when it is not used."""
 
-import ctypes
 import dataclasses
-import errno
-import fcntl
 import functools
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import jax
@@ -21,15 +14,12 @@ import pytest
 
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.cpu_native import calls, library
-from palladio.pallas_kernels.cpu_native.forms import FLAGS, Form, forms_of
+from palladio.pallas_kernels.cpu_native import calls
+from palladio.pallas_kernels.cpu_native.forms import Form
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import cpu_native as attention_backend
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import with_native_kernels
-from palladio.runtime.interface.config import ExecutionConfig
-from palladio.runtime.interface.errors import ConfigError
 from tests import compile_cache
 from tests.model.weights.test_weights_as_values import weight_of
 from tests.native_forms import every_form, load_every_form, needs_compiler

@@ -54,12 +54,16 @@ def fake_compiler(path: Path) -> str:
     return str(path)
 
 
+def compiled(compiler: str, folder: Path) -> Path:
+    return library._compiled(compiler, folder, "avx2", ["cpu_native"])["cpu_native"]
+
+
 def test_no_lock_is_taken_for_a_library_that_is_there(tmp_path: Path) -> None:
     """Its folder may be root's, or in a layer of an image: no file can be made there."""
     compiler, folder = fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native")
-    made = library._compiled(compiler, folder, "avx2", ["cpu_native"])["cpu_native"]
+    made = compiled(compiler, folder)
     (folder / "cpu_native.lock").unlink()
-    assert library._compiled(compiler, folder, "avx2", ["cpu_native"])["cpu_native"] == made
+    assert compiled(compiler, folder) == made
     assert list(folder.iterdir()) == [made]
 
 
@@ -70,7 +74,7 @@ def test_where_files_cannot_be_locked_the_library_is_compiled_without(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    made = library._compiled(fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native"), "avx2", ["cpu_native"])["cpu_native"]
+    made = compiled(fake_compiler(tmp_path / "c++"), library._private(tmp_path / "native"))
     assert made.read_text() == "made\n"
 
 
