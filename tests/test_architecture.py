@@ -66,13 +66,14 @@ KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside th
 OPTIONAL_EXTRAS = {"IPython", "obstore", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
+    "palladio/early_start.py": "the command line",
     "palladio/launch_server.py": "the command line",
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/ray/served_app.py": "a process that Ray has started: in the place of the command line",
     "palladio/ray/hosts.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "palladio/commands/run_worker.py": "the command line of a server of its own",
     "palladio/commands/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
-    "runtime/process/process_transport.py": "as above",
+    "runtime/process/engine_child.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {
     "http/storage/storage.py:_open_postgresql": "psycopg, an optional extra, is imported all over that module",

@@ -39,7 +39,7 @@ def test_the_face_and_http_never_import_jax():
 
 
 def test_importing_the_face_loads_nothing():
-    heavy = ["fastapi", "transformers", "numpy", "tyro", "zmq", "palladio.runtime"]
+    heavy = ["fastapi", "transformers", "numpy", "tyro", "zmq", "msgspec", "palladio.runtime.interface"]
     _import_leaves_out(["palladio", "palladio.__main__"], heavy)  # `palladio help` is instant too
 
 

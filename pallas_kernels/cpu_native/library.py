@@ -34,9 +34,8 @@ _UNITS: Final = {
     "cpu_native_int8": ("multiply_int8.cc",),
 }
 _SECONDS: Final = 240  # for the compiler, which takes five
-# XLA takes a call's name once a process, and so one library of each form; None: the one for this CPU.
-_loaded: dict[Form | None, ctypes.CDLL] = {}
-_with_int8: dict[Form | None, ctypes.CDLL] = {}
+# By name and form; None: the one for this CPU. XLA takes a call's name once a process.
+_loaded: dict[tuple[str, Form | None], ctypes.CDLL] = {}
 
 
 class NativeError(Exception):
@@ -56,9 +55,8 @@ def load(folder: Path | None, *, int8: bool = True, form: Form | None = None) ->
     Raises:
         NativeError: no compiler, or none that can compile it; the folder is open to other users; or the CPU is too old.
     """
-    names = [name for name, loaded in (("cpu_native", _loaded), ("cpu_native_int8", _with_int8)) if form not in loaded]
-    if not int8:
-        names = [name for name in names if name == "cpu_native"]
+    wanted = _UNITS if int8 else ("cpu_native",)
+    names = [name for name in wanted if (name, form) not in _loaded]
     if not names:
         return
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -140,7 +138,6 @@ def _register(libraries: Mapping[str, Path], form: Form | None) -> None:
         if name == "cpu_native":
             for call, symbol in SYMBOLS.items():
                 jax.ffi.register_ffi_target(name_of(call, form), jax.ffi.pycapsule(loaded[symbol]), platform="cpu")
-            _loaded[form] = loaded
         else:
-            _loaded[form].PalladioTakeInt8(loaded.PalladioMultiplyInt8)
-            _with_int8[form] = loaded
+            _loaded["cpu_native", form].PalladioTakeInt8(loaded.PalladioMultiplyInt8)
+        _loaded[name, form] = loaded

@@ -224,8 +224,12 @@ class ProgramCache(Generic[Key]):
             pool.shutdown(cancel_futures=True)
 
     def build_in_background(self, keys: Sequence[Key], on_built: OnBuilt = lambda: None) -> None:
-        """Builds programs one by one in a thread, and leaves the rest of the machine to who is served meanwhile."""
-        self._thread = threading.Thread(target=self._run, args=(keys, on_built), name="compile-background")
+        """Builds programs one by one in a thread, and leaves the rest of the machine to who is served meanwhile.
+
+        The process waits at its end for the program that is being built: Python would end a daemon thread in the middle
+        of XLA's C++, which aborts the process.
+        """
+        self._thread = threading.Thread(target=self._run, args=(keys, on_built), name="compile-background", daemon=False)
         self._thread.start()
 
     def wait(self) -> None:

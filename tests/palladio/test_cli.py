@@ -34,7 +34,8 @@ class Launched:
 def launched(monkeypatch, tmp_path):
     seen = Launched()
 
-    def transport(*, environment):
+    def transport(*, environment, early):
+        assert early is None  # nothing has been started
         seen.environment = environment
         return "transport"
 

@@ -30,11 +30,6 @@ def built() -> Path:
     return compile_cache.native_folder()
 
 
-def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_loaded", {})
-    monkeypatch.setattr(library, "_with_int8", {})
-
-
 @needs_compiler
 def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path.name: path.stat() for path in built.iterdir()}
@@ -42,7 +37,7 @@ def test_a_compiled_library_is_kept(built: Path, monkeypatch: pytest.MonkeyPatch
     assert libraries
     assert all(found.st_mode & 0o077 == 0 for found in libraries)
     monkeypatch.setattr(subprocess, "run", None)  # nothing is compiled
-    nothing_loaded(monkeypatch)
+    monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, handler, platform: None)
     library.load(built)
     assert {path.name: path.stat() for path in built.iterdir()} == before
@@ -92,7 +87,7 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing_loaded(monkeypatch)
+    monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(shutil, "which", lambda name: None)
     target, folder = Target("cpu", "avx2"), str(tmp_path)
 
@@ -113,7 +108,7 @@ def test_without_a_compiler_xlas_products_serve(tmp_path: Path, monkeypatch: pyt
 
 def test_on_an_older_cpu_xlas_products_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call would end the process there."""
-    nothing_loaded(monkeypatch)
+    monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(library, "forms_of", lambda info: ())
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
     config, target = ExecutionConfig(cpu_kernels="auto", compilation_cache_dir=str(tmp_path)), Target("cpu", "avx2")
@@ -123,7 +118,7 @@ def test_on_an_older_cpu_xlas_products_serve(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing_loaded(monkeypatch)
+    monkeypatch.setattr(library, "_loaded", {})
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++")
     tmp_path.chmod(0o777)
     with pytest.raises(library.NativeError, match=f"other users can write to {tmp_path}; run `chmod go-w"):
@@ -131,7 +126,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypat
 
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing_loaded(monkeypatch)
+    monkeypatch.setattr(library, "_loaded", {})
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\necho 'In file included from x' >&2\necho 'error: no such header' >&2\nexit 1\n")
     compiler.chmod(0o700)

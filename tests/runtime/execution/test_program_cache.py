@@ -5,6 +5,8 @@ import contextlib
 import logging
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -112,6 +114,32 @@ def test_cancelling_leaves_the_rest(monitor):
     programs.build_in_background(programs.declared, lambda: programs.cancel() if len(programs) == 2 else None)
     programs.wait()
     assert len(programs) == 2
+
+
+ENDS_EARLY = """
+import threading
+import jax
+import jax.numpy as jnp
+from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
+
+programs = ProgramCache(CompileMonitor())
+def slow(x):
+    for number in range(400):
+        x = jnp.sin(x[::-1] * number) @ jnp.cos(x.T + number)
+    return x
+for number in range(50):
+    programs.add(number, jax.jit(lambda x, number=number: slow(x + number)), jax.ShapeDtypeStruct((8, 8), jnp.float32))
+engine = threading.Thread(target=programs.build_in_background, args=([*range(50)],), daemon=True)
+engine.start()
+engine.join()
+print(programs._thread.is_alive())
+"""
+
+
+def test_a_process_that_ends_waits_for_the_program_that_is_being_compiled():
+    """Python ends a daemon thread in the middle of XLA's C++, which aborts the process. An engine is such a thread."""
+    done = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_counts_are_of_the_thread_that_compiles(monitor):

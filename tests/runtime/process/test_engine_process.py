@@ -34,6 +34,7 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
 from palladio.runtime.interface.step_tokens import PlainTokens
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
+from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import EOS, FACTORY, FakeEngineCore, make_ready, next_token, started
@@ -247,6 +248,19 @@ async def test_the_childs_lines_look_like_ours(tmp_path, capfd, monkeypatch, lev
     stamp = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] (.*to tell)$", re.MULTILINE)
     all_lines = ["to tell", "WARNING: to tell", "ERROR: to tell"]
     assert stamp.findall(capfd.readouterr().err) == all_lines[-3 if level == logging.INFO else -1 :]
+
+
+async def test_a_child_that_was_started_early_is_the_first_one(tmp_path):
+    early = EarlyEngine({})
+    first = early._process.pid
+    transport = ProcessTransport(FACTORY, early=early)
+    engine = make(tmp_path, transport)
+    async with started(engine):
+        assert transport.pid == first
+        assert len(await collect(engine, [1, 2], max_tokens=3)) == 3
+    wait_gone(first, 5)
+    async with started(make(tmp_path, transport)):  # a second one is started as usual
+        assert transport.pid not in {first, None}
 
 
 async def test_the_child_gets_more_environment(tmp_path):
