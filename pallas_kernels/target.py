@@ -76,7 +76,7 @@ def _cpu_kind() -> str:
 
 def cpu_kind(info: str) -> str:
     """The best of _CPU_KINDS, of a CPU that Linux describes so. On Intel's cores the instruction for 32 products of
-    bfloat16 (AVX-512 BF16) is slower than two for 16 of float32; `BestBfloat16` in cpu_native/multiply.h agrees."""
+    bfloat16 (AVX-512 BF16) is slower than two for 16 of float32; `forms_of` in cpu_native agrees."""
     found = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
     flags = set(found[1].split()) if found else set[str]()
     if re.search(r"^vendor_id\s*:\s*GenuineIntel$", info, re.MULTILINE):
