@@ -87,9 +87,7 @@ LOCAL_IMPORTS = {
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES = 400, 80, 200
 LONG_FILES: dict[str, str] = {}  # file → why
 LONG_FUNCTIONS: dict[str, str] = {}  # file:function → why
-MUTABLE_GLOBALS = {  # file:name → why
-    "pallas_kernels/cpu_native/library.py:_loaded": "XLA knows a call's name once a process",
-}
+MUTABLE_GLOBALS = {"pallas_kernels/cpu_native/library.py:_loaded": "XLA knows a call's name once a process"}
 BROAD_EXCEPT = {  # file:function → which border it guards
     "http/batches/batch_worker.py:BatchWorker._drive": "a batch",
     "http/batches/line_runner.py:LineRunner._ask": "a request, which is a line of a batch",

@@ -229,7 +229,9 @@ class ProgramCache(Generic[Key]):
         The process waits at its end for the program that is being built: Python would end a daemon thread in the middle
         of XLA's C++, which aborts the process.
         """
-        self._thread = threading.Thread(target=self._run, args=(keys, on_built), name="compile-background", daemon=False)
+        self._thread = threading.Thread(
+            target=self._run, args=(keys, on_built), name="compile-background", daemon=False
+        )
         self._thread.start()
 
     def wait(self) -> None:

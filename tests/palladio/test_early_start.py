@@ -1,4 +1,4 @@
-"""The engine's process, which a server starts before its own imports: it is the one that serves, and none is left over."""
+"""The engine's process, which a server starts before its own imports: it serves, and none is left over."""
 
 import os
 import signal
