@@ -30,7 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.block_matmul import block_matmul
-from palladio.pallas_kernels.expert_routing import Routed, Routing, route_experts
+from palladio.pallas_kernels.expert_routing import Groups, Routed, Routing, route_experts
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_page_shape
 from palladio.pallas_kernels.ragged_paged_attention import (
@@ -142,16 +142,22 @@ class Routes:
     num_tokens: int
     num_experts: int = 128
     dtype: DTypeLike = jnp.bfloat16
+    is_deepseek: bool = False  # sigmoids, a bias of the choice, and the best of groups
 
     def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
         """A jitted function, and its arguments' shapes."""
+        routing = Routing(8, self.num_experts, renormalize=True)
+        if self.is_deepseek:
+            groups = Groups(8, 4, best_two=True)
+            routing = dataclasses.replace(routing, scale=2.5, score="sigmoid", has_bias=True, groups=groups)
 
         @jax.jit
-        def route(logits: jax.Array, x: jax.Array, num_tokens: jax.Array) -> Routed:
-            return route_experts(logits, x, num_tokens, 0, Routing(8, self.num_experts, True), target=target)
+        def route(logits: jax.Array, x: jax.Array, num_tokens: jax.Array, *bias: jax.Array) -> Routed:
+            return route_experts(logits, x, num_tokens, 0, routing, bias=bias[0] if bias else None, target=target)
 
         logits = shape((self.num_tokens, self.num_experts), jnp.float32)
-        return route, (logits, shape((self.num_tokens, 2048), self.dtype), shape((), jnp.int32))
+        bias = (shape((self.num_experts,), jnp.float32),) if self.is_deepseek else ()
+        return route, (logits, shape((self.num_tokens, 2048), self.dtype), shape((), jnp.int32), *bias)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Groups:
+class ScaledExperts:
     """A product with one matrix of 4 or 8 bits, with a scale for each output of a group of inputs."""
 
     num_rows: int
@@ -235,7 +241,7 @@ class Blocks:
         )
 
 
-Case = Attention | Latents | Routes | Experts | Groups | Blocks
+Case = Attention | Latents | Routes | Experts | ScaledExperts | Blocks
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -249,6 +255,7 @@ def cases(smoke: bool) -> dict[str, Case]:
         "attention H=128, mosaic": Attention(128, backend="gpu_mosaic"),
         "experts 512 rows": Experts(512),
         "routing of 64 tokens": Routes(64),
+        "routing of 16 tokens, DeepSeek-V3": Routes(16, 256, is_deepseek=True),
     }
     if smoke:
         return few
@@ -262,10 +269,10 @@ def cases(smoke: bool) -> dict[str, Case]:
         found[f"attention H={head_size} float32"] = Attention(head_size, dtype=jnp.float32, kv_dtype=jnp.float32)
     for num_rows in (16, 64, 2048):
         found |= {
-            f"int4 groups of 128, {num_rows} rows": Groups(num_rows),
-            f"int4 groups of 128 with zeros, {num_rows} rows": Groups(num_rows, has_zeros=True),
-            f"MXFP4, {num_rows} rows": Groups(num_rows, group=32, is_float4=True),
-            f"float8 blocks of 128, {num_rows} rows": Groups(num_rows, 14336, storage="float8_e4m3fn"),
+            f"int4 groups of 128, {num_rows} rows": ScaledExperts(num_rows),
+            f"int4 groups of 128 with zeros, {num_rows} rows": ScaledExperts(num_rows, has_zeros=True),
+            f"MXFP4, {num_rows} rows": ScaledExperts(num_rows, group=32, is_float4=True),
+            f"float8 blocks of 128, {num_rows} rows": ScaledExperts(num_rows, 14336, storage="float8_e4m3fn"),
         }
     for num_rows in (1, 64, 2048):
         found[f"float8 × float8 in blocks, {num_rows} rows"] = Blocks(num_rows, backend="gpu_triton")
@@ -291,6 +298,7 @@ def cases(smoke: bool) -> dict[str, Case]:
         **{f"latents N={number}": Latents(number) for number in (4, 16, 20, 128)},
         "latents N=16 of 128, float32": Latents(16, 128, jnp.float32),
         **{f"routing of {tokens} tokens, {experts} experts": Routes(tokens, experts) for tokens, experts in ROUTED},
+        "routing of 2 tokens, DeepSeek-V3": Routes(2, 256, is_deepseek=True),
         "experts 4,096 rows": Experts(4096),
         "experts 65,536 rows": Experts(65536),
         "experts 4,096 rows, mosaic": Experts(4096, backend="gpu_mosaic"),

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
 from palladio.model.expert_rows import RowOrder, experts_of_rows, sum_of_placed, take_rows
-from palladio.model.layer_spec import ClampedGate, RouterGroups, RouterSpec, SparseSpec
+from palladio.model.layer_spec import ClampedGate, RouterSpec, SparseSpec
 from palladio.model.mlp import ACTIVATIONS
 from palladio.model.module import Context, Initializer, Module
 from palladio.model.sharding import (
@@ -27,7 +27,7 @@ from palladio.model.sharding import (
 )
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
-from palladio.pallas_kernels.expert_routing import Routed, Routing, can_route_experts, route_experts
+from palladio.pallas_kernels.expert_routing import Groups, Routed, Routing, can_route_experts, choose, route_experts
 
 Arrays = tuple[jax.Array, ...]  # what one device has of a weight's parameters
 
@@ -100,7 +100,8 @@ class SparseMLP(Module):
         routing = self._routing_of_kernel(x, router[0], num_here)
         if routing is not None:
             logits = router_logits(x, router[0], self.spec.router, *router[1:])
-            routed = route_experts(logits, x, num_tokens, first, routing, target=self.kernels.target)
+            bias = router[1] if routing.has_bias else None
+            routed = route_experts(logits, x, num_tokens, first, routing, bias=bias, target=self.kernels.target)
             out = self._routed_experts(routed, biases, *experts)
         else:
             weights, chosen = choose_experts(x, router[0], self.num_chosen, self.spec.router, *router[1:])
@@ -171,9 +172,9 @@ class SparseMLP(Module):
     def _routing_of_kernel(self, x: jax.Array, router: jax.Array, num_here: int) -> Routing | None:
         """None: XLA's operations choose the experts, and bring rows to them."""
         spec = self.spec.router
-        if spec.score != "softmax" or spec.groups is not None or spec.bias == "choice" or num_sharing(self.mesh) > 1:
+        if num_sharing(self.mesh) > 1:
             return None
-        routing = Routing(self.num_chosen, num_here, spec.renormalize, spec.scale)
+        routing = routing_of(spec, self.num_chosen, num_here)
         backend, target = self.kernels.attention, self.kernels.target
         return routing if can_route_experts(x, router.shape[1], routing, backend=backend, target=target) else None
 
@@ -261,27 +262,22 @@ def choose_experts(
     Returns:
         f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
     """
-    logits = router_logits(x, router, spec, bias)
-    if spec.bias == "logits":
-        bias = None  # it is in them
-    if spec.score == "softmax":
-        scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-        if not (spec.renormalize and bias is None and spec.groups is None):  # else the sum cancels out below
-            scores /= jnp.sum(scores, axis=-1, keepdims=True)
-    else:
-        scores = jax.nn.sigmoid(logits)
-    choice = scores if bias is None else scores + bias
-    if spec.groups is not None:
-        choice = _of_best_groups(choice, spec.groups)
-    weights, chosen = lax.top_k(choice, num_chosen)
-    if choice is not scores:
-        weights = jnp.take_along_axis(scores, chosen, axis=-1)
-    if spec.renormalize:
-        total = jnp.sum(weights, axis=-1, keepdims=True)
-        weights /= total if spec.score == "softmax" else total + 1e-20  # all sigmoids may be 0
-    if spec.scale != 1.0:
-        weights *= spec.scale
-    return weights, chosen.astype(jnp.int32)
+    routing = routing_of(spec, num_chosen, router.shape[1])
+    return choose(router_logits(x, router, spec, bias), routing, bias if routing.has_bias else None)
+
+
+def routing_of(spec: RouterSpec, num_chosen: int, num_here: int) -> Routing:
+    """What a router does with its logits. Args: num_here: experts of this device."""
+    groups = spec.groups
+    return Routing(
+        num_chosen,
+        num_here,
+        spec.renormalize,
+        spec.scale,
+        spec.score,
+        has_bias=spec.bias == "choice",
+        groups=groups and Groups(groups.number, groups.kept, best_two=groups.score == "best_two"),
+    )
 
 
 def router_logits(x: jax.Array, router: jax.Array, spec: RouterSpec, bias: jax.Array | None = None) -> jax.Array:
@@ -291,16 +287,6 @@ def router_logits(x: jax.Array, router: jax.Array, spec: RouterSpec, bias: jax.A
         return logits
     assert bias is not None
     return logits + bias
-
-
-def _of_best_groups(choice: jax.Array, groups: RouterGroups) -> jax.Array:
-    """f32[T, E] → the same, with -inf for the experts of groups that a token does not go to."""
-    T, E = choice.shape
-    grouped = choice.reshape(T, groups.number, E // groups.number)
-    scores = jnp.sum(lax.top_k(grouped, 1 if groups.score == "best" else 2)[0], axis=-1)
-    _, kept = lax.top_k(scores, groups.kept)
-    is_kept = jnp.any(kept[:, :, None] == jnp.arange(groups.number), axis=1)
-    return jnp.where(is_kept[:, :, None], grouped, -jnp.inf).reshape(T, E)
 
 
 def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:

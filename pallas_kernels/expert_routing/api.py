@@ -4,10 +4,19 @@ import jax
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu, tpu_sum
-from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
+from palladio.pallas_kernels.expert_routing.routing import Groups, Routed, Routing, choose
 from palladio.pallas_kernels.target import Target
 
-__all__ = ["Routed", "Routing", "can_route_experts", "can_sum_experts", "route_experts", "sum_experts"]
+__all__ = [
+    "Groups",
+    "Routed",
+    "Routing",
+    "can_route_experts",
+    "can_sum_experts",
+    "choose",
+    "route_experts",
+    "sum_experts",
+]
 
 BACKENDS = {"tpu": tpu.route, "gpu_triton": gpu_triton.route, "reference": reference.route}
 SUMS = {"tpu": tpu_sum.weighted_sum, "reference": reference.weighted_sum}
@@ -35,22 +44,24 @@ def route_experts(
     first: jax.Array | int,
     routing: Routing,
     *,
+    bias: jax.Array | None = None,
     backend: str = "auto",
     target: Target = Target(),
 ) -> Routed:
     """Sends each token to its experts, as far as these are on this device.
 
     Args:
-        logits: f32[T, E], the router's, a bias included.
+        logits: f32[T, E], the router's, with a bias that is theirs.
         x: [T, D]. From a TPU's kernel, what is not finite comes out as infinity, and stays in its row.
         num_tokens: those from here on are padding.
         first: the first of this device's experts: a multiple of `routing.num_here`.
+        bias: f32[E], where `routing` has one.
         backend: the name of one; auto: the target's.
         target: what kernels are compiled for.
     """
     if backend == "auto":
         backend = "gpu_triton" if target.platform == "gpu" else "tpu"
-    return BACKENDS[backend](logits, x, num_tokens, first, routing, target)
+    return BACKENDS[backend](logits, x, num_tokens, first, routing, bias, target)
 
 
 def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:

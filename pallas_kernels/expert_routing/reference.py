@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
+from palladio.pallas_kernels.expert_routing.routing import Routed, Routing, choose
 from palladio.pallas_kernels.target import Target
 
 
@@ -15,19 +14,13 @@ def route(
     num_tokens: jax.Array | int,
     first: jax.Array | int,
     routing: Routing,
+    bias: jax.Array | None = None,
     target: Target = Target(),
 ) -> Routed:
     """See api.route_experts. Rows of no expert are 0."""
     T, C, here = logits.shape[0], routing.num_chosen, routing.num_here
-    scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-    if not routing.renormalize:
-        scores /= jnp.sum(scores, axis=-1, keepdims=True)
-    weights, chosen = lax.top_k(scores, C)
-    if routing.renormalize:
-        weights /= jnp.sum(weights, axis=-1, keepdims=True)
-    if routing.scale != 1.0:
-        weights *= routing.scale
-    own = chosen.astype(jnp.int32) - first
+    weights, chosen = choose(logits, routing, bias)
+    own = chosen - first
     is_here = (own >= 0) & (own < here) & (jnp.arange(T)[:, None] < num_tokens)
     own = jnp.where(is_here, own, here).reshape(T * C)
     order = jnp.argsort(own)

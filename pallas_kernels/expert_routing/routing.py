@@ -1,26 +1,62 @@
 """What a router does with its logits, and what comes of it."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax import lax
+
+Score = Literal["softmax", "sigmoid"]
+LEAST_SUM = 1e-20  # is added to a token's sum of sigmoids: all may be 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Groups:
+    """Experts in groups of equal size, of which a token goes to the experts of the best.
+
+    Attributes:
+        number: of groups.
+        kept: of a token, those whose experts may be chosen.
+        best_two: a group's score is the sum of its two best experts; else that of the best one.
+    """
+
+    number: int
+    kept: int
+    best_two: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Routing:
-    """A softmax over all experts; those with the largest shares are chosen, among equals the first.
+    """The experts with the largest scores are chosen, among equals the first.
 
     Attributes:
         num_chosen: C, experts of a token.
         num_here: E_here, experts of this device, which follow each other.
-        renormalize: a token's shares are divided by their sum.
+        renormalize: a token's scores are divided by their sum.
         scale: factor on them, at last.
+        score: a softmax over all experts, or a sigmoid of each.
+        has_bias: a bias of each expert is added to the scores by which they are chosen, and not to the others.
+        groups: they are chosen from the best groups alone; None: from all.
     """
 
     num_chosen: int
     num_here: int
     renormalize: bool
     scale: float = 1.0
+    score: Score = "softmax"
+    has_bias: bool = False
+    groups: Groups | None = None
+
+    @property
+    def chooses_by_scores(self) -> bool:
+        """Experts are chosen by what their weights are, and nothing else."""
+        return not self.has_bias and self.groups is None
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether a softmax is divided by its sum, which cancels out where the chosen ones are divided by theirs."""
+        return not (self.renormalize and self.chooses_by_scores)
 
 
 class Routed(NamedTuple):
@@ -37,3 +73,42 @@ class Routed(NamedTuple):
     places: jax.Array
     rows: jax.Array
     sizes: jax.Array
+
+
+def choose(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """What a router means.
+
+    Args:
+        logits: f32[T, E]. bias: f32[E], of a router that has one for the choice.
+
+    Returns:
+        f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
+    """
+    if routing.score == "softmax":
+        scores = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+        if routing.is_divided:
+            scores /= jnp.sum(scores, axis=-1, keepdims=True)
+    else:
+        scores = jax.nn.sigmoid(logits)
+    choice = scores if bias is None else scores + bias
+    if routing.groups is not None:
+        choice = _of_best_groups(choice, routing.groups)
+    weights, chosen = lax.top_k(choice, routing.num_chosen)
+    if choice is not scores:
+        weights = jnp.take_along_axis(scores, chosen, axis=-1)
+    if routing.renormalize:
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        weights /= total if routing.score == "softmax" else total + LEAST_SUM
+    if routing.scale != 1.0:
+        weights *= routing.scale
+    return weights, chosen.astype(jnp.int32)
+
+
+def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
+    """f32[T, E] → the same, with -inf for the experts of groups that a token does not go to."""
+    T, E = choice.shape
+    grouped = choice.reshape(T, groups.number, E // groups.number)
+    scores = jnp.sum(lax.top_k(grouped, 2 if groups.best_two else 1)[0], axis=-1)
+    _, kept = lax.top_k(scores, groups.kept)
+    is_kept = jnp.any(kept[:, :, None] == jnp.arange(groups.number), axis=1)
+    return jnp.where(is_kept[:, :, None], grouped, -jnp.inf).reshape(T, E)

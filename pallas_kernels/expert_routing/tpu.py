@@ -1,4 +1,4 @@
-"""The TPU backend: softmax, choice, places and rows of a step's tokens, in one kernel instead of eleven operations.
+"""The TPU backend: scores, choice, places and rows of a step's tokens, in one kernel instead of eleven operations.
 
 Experts lie along the sublanes and tokens along the lanes. So the largest share of a token is found by comparing
 registers, and ranks and rows come from small products with zeros and ones, which are exact. XLA's operations for the
@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
+from palladio.pallas_kernels.expert_routing.routing import LEAST_SUM, Groups, Routed, Routing
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import interpret_mode, require
 
@@ -27,14 +27,18 @@ CHUNK = 128  # rows that are made at once
 _MIB = 2**20
 _ROW_BYTES = {"v4": 2 * _MIB, "v5p": 8 * _MIB, "7x": 8 * _MIB}  # an eighth of the vector memory
 _ROW_BYTES_ELSEWHERE = 8 * _MIB
-_CHOSEN = -1.0  # in place of the share of an expert that has been chosen
+# In place of scores, and less than any: of an expert that a token does not go to, and of one that has been chosen.
+_ELSEWHERE, _CHOSEN = -1e30, -2e30
 
 
 def takes(x: jax.Array, num_experts: int, routing: Routing, target: Target) -> bool:
     """Whether all of it fits: see the limits above. Args: see api.can_route_experts."""
     (T, D), M = x.shape, x.shape[0] * routing.num_chosen
+    groups = routing.groups
+    unit = 1 if routing.chooses_by_scores else SUBLANES if groups is None else SUBLANES * groups.number
     return (
-        x.dtype == jnp.bfloat16
+        num_experts % unit == 0
+        and x.dtype == jnp.bfloat16
         and T <= MAX_TOKENS
         and num_experts <= MAX_EXPERTS
         and routing.num_chosen <= MAX_CHOSEN
@@ -49,6 +53,7 @@ def route(
     num_tokens: jax.Array | int,
     first: jax.Array | int,
     routing: Routing,
+    bias: jax.Array | None,
     target: Target,
 ) -> Routed:
     """See api.route_experts.
@@ -65,7 +70,7 @@ def route(
     whole = pl.BlockSpec(memory_space=pltpu.VMEM)
     call = pl.pallas_call(
         functools.partial(_kernel, routing=routing),
-        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), whole, whole],
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), *[whole] * (2 if bias is None else 3)],
         out_specs=[whole] * 4,
         out_shape=[
             jax.ShapeDtypeStruct((T, C), jnp.float32),
@@ -80,7 +85,8 @@ def route(
         interpret=interpret_mode(target),
         name=f"route_experts_{T}",
     )
-    weights, places, rows, sizes = call(scalars, logits, halves)
+    own = () if bias is None else (bias.reshape(1, -1),)
+    weights, places, rows, sizes = call(scalars, logits, halves, *own)
     return Routed(weights, places, rows, sizes.reshape(here))
 
 
@@ -99,27 +105,24 @@ def _kernel(
     scalars: jax.Array,
     logits: jax.Array,
     halves: jax.Array,
-    weights: jax.Array,
-    places: jax.Array,
-    rows: jax.Array,
-    sizes: jax.Array,
-    by_token: jax.Array,
-    marks: jax.Array,
-    *,
+    *refs: jax.Array,
     routing: Routing,
 ) -> None:
-    """Refs: i32[2], num_tokens and first; then see api.route_experts and Routed.
+    """Refs: i32[2], num_tokens and first; then see api.route_experts, the bias f32[1, E] if there is one, and Routed;
+    and two of the kernel's own:
 
-    Args:
         by_token: f32[N, E], the logits; N lanes, in which tokens are padded, and E with padding.
         marks: f32[E + E_here, N], 1 where a token goes to an expert.
     """
+    bias = refs[0] if routing.has_bias else None
+    weights, places, rows, sizes, by_token, marks = refs[routing.has_bias :]
     (T, num_experts), C, here = logits.shape, routing.num_chosen, routing.num_here
     N, E = by_token.shape
     if num_experts < E:
         by_token[...] = jnp.full((N, E), -jnp.inf, jnp.float32)
     by_token[:T, :num_experts] = logits[...]
-    shares, chosen, is_chosen = _choose(by_token[...].T, routing)
+    added = None if bias is None else jnp.broadcast_to(bias[...], (LANES, E)).T[:, :1]
+    shares, chosen, is_chosen = _choose(by_token[...].T, routing, added)
 
     is_token = lax.broadcasted_iota(jnp.int32, (E, N), 1) < scalars[0]
     marks[:E] = jnp.where(is_chosen & is_token, 1.0, 0.0)
@@ -155,29 +158,73 @@ def _kernel(
         lax.fori_loop(0, pl.cdiv(jnp.sum(own).astype(jnp.int32), size), make, None)
 
 
-def _choose(logits: jax.Array, routing: Routing) -> tuple[jax.Array, list[jax.Array], jax.Array]:
+def _choose(
+    logits: jax.Array, routing: Routing, bias: jax.Array | None
+) -> tuple[jax.Array, list[jax.Array], jax.Array]:
     """f32[E, N] → shares f32[C padded to 8, N], of each choice the expert's number f32[1, N], and chosen ones [E, N].
 
     Shares of a token that has NaN are NaN, and it goes to C experts all the same.
+
+    Args:
+        bias: f32[E, 1].
     """
-    scores = jnp.exp(logits - jnp.max(logits, axis=0, keepdims=True))
-    if not routing.renormalize:
-        scores /= jnp.sum(scores, axis=0, keepdims=True)
-    scores = jnp.where(jnp.isnan(scores), jnp.inf, scores)
+    if routing.score == "softmax":
+        scores = jnp.exp(logits - jnp.max(logits, axis=0, keepdims=True))
+        if routing.is_divided:
+            scores /= jnp.sum(scores, axis=0, keepdims=True)
+    else:
+        scores = jax.nn.sigmoid(logits)
+    choice = scores if bias is None else scores + bias
+    choice = jnp.where(jnp.isnan(choice), jnp.inf, choice)
+    if routing.groups is not None:
+        choice = _of_best_groups(choice, routing.groups)
     number = lax.broadcasted_iota(jnp.int32, scores.shape, 0).astype(jnp.float32)
     shares, chosen = [], []
     for _ in range(routing.num_chosen):
-        best = jnp.max(scores, axis=0, keepdims=True)
-        at = jnp.min(jnp.where(scores == best, number, float(scores.shape[0])), axis=0, keepdims=True)
-        scores = jnp.where(number == at, _CHOSEN, scores)
-        shares.append(jnp.where(best == jnp.inf, jnp.nan, best))
+        best, at = _best(choice, number)
+        is_best = number == at
+        choice = jnp.where(is_best, _CHOSEN, choice)
+        if routing.chooses_by_scores:
+            shares.append(jnp.where(best == jnp.inf, jnp.nan, best))
+        else:
+            shares.append(jnp.sum(jnp.where(is_best, scores, 0.0), axis=0, keepdims=True))
         chosen.append(at)
     weights = _stacked(shares)
     if routing.renormalize:
-        weights /= functools.reduce(jnp.add, shares)
+        total = functools.reduce(jnp.add, shares)
+        weights /= total if routing.score == "softmax" else total + LEAST_SUM
     if routing.scale != 1.0:
         weights *= routing.scale
-    return weights, chosen, scores == _CHOSEN
+    return weights, chosen, choice == _CHOSEN
+
+
+def _best(choice: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The largest of each column, and the first place where it stands; f32[1, N] each. Args: number: of each row."""
+    best = jnp.max(choice, axis=0, keepdims=True)
+    return best, jnp.min(jnp.where(choice == best, number, float(choice.shape[0])), axis=0, keepdims=True)
+
+
+def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
+    """f32[E, N] → the same, with less than any score for experts of groups that a token does not go to."""
+    size = choice.shape[0] // groups.number
+    parts = [choice[begin : begin + size] for begin in range(0, choice.shape[0], size)]
+    number = lax.broadcasted_iota(jnp.int32, parts[0].shape, 0).astype(jnp.float32)
+    scores = []
+    for part in parts:
+        best, at = _best(part, number)
+        if groups.best_two:
+            best += jnp.max(jnp.where(number == at, _CHOSEN, part), axis=0, keepdims=True)
+        scores.append(best)
+    left = _stacked(scores, _CHOSEN)
+    group = lax.broadcasted_iota(jnp.int32, left.shape, 0).astype(jnp.float32)
+    kept = jnp.zeros(left.shape, jnp.bool_)
+    for _ in range(groups.kept):
+        is_best = group == _best(left, group)[1]
+        left, kept = jnp.where(is_best, _CHOSEN, left), kept | is_best
+    is_kept = jnp.where(kept, 1.0, 0.0)
+    return jnp.concatenate(
+        [jnp.where(is_kept[place : place + 1] > 0.0, part, _ELSEWHERE) for place, part in enumerate(parts)]
+    )
 
 
 def _places(marks: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -201,10 +248,10 @@ def _ones_where(size: int, compare: Callable[[jax.Array, jax.Array], jax.Array])
     return jnp.where(compare(row, column), 1.0, 0.0).astype(jnp.bfloat16)
 
 
-def _stacked(rows: list[jax.Array]) -> jax.Array:
+def _stacked(rows: list[jax.Array], padding: float = 0.0) -> jax.Array:
     """f32[1, N] each → f32[padded to 8, N]."""
     shape = (_up(len(rows), SUBLANES), rows[0].shape[1])
-    slot, out = lax.broadcasted_iota(jnp.int32, shape, 0), jnp.zeros(shape, jnp.float32)
+    slot, out = lax.broadcasted_iota(jnp.int32, shape, 0), jnp.full(shape, padding, jnp.float32)
     for number, row in enumerate(rows):
         out = jnp.where(slot == number, row, out)
     return out

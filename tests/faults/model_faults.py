@@ -128,13 +128,33 @@ MODEL_FAULTS = (
         "out += 0 * self.shared(x, *shared",
         EXPERTS,
     ),
-    Fault("the routed scaling is left out", "model/moe.py", "weights *= spec.scale", "weights *= 1.0", EXPERTS),
+    Fault(
+        "the routed scaling is left out",
+        "pallas_kernels/expert_routing/routing.py",
+        "weights *= routing.scale",
+        "weights *= 1.0",
+        EXPERTS,
+    ),
     Fault(
         "experts are weighted by the scores with the bias",
-        "model/moe.py",
+        "pallas_kernels/expert_routing/routing.py",
         "if choice is not scores:",
         "if choice is scores:",
         EXPERTS,
+    ),
+    Fault(
+        "a TPU's kernel weights experts by the scores with the bias",
+        "pallas_kernels/expert_routing/tpu.py",
+        "shares.append(jnp.sum(jnp.where(is_best, scores, 0.0), axis=0, keepdims=True))",
+        "shares.append(best)",
+        ("tests/pallas_kernels/test_expert_routing.py",),
+    ),
+    Fault(
+        "a GPU's kernel takes a group's best expert for its two best",
+        "pallas_kernels/expert_routing/gpu_triton.py",
+        "if groups.best_two:",
+        "if False:",
+        ("tests/pallas_kernels/test_expert_routing_gpu.py",),
     ),
     # gpt-oss
     Fault(

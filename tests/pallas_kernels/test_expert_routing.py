@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from palladio.pallas_kernels.expert_routing import (
+    Groups,
     Routing,
     can_route_experts,
     can_sum_experts,
@@ -25,15 +26,21 @@ def step(num_tokens, num_experts, *, seed=0, values=None):
     return jnp.asarray(logits, jnp.float32), jnp.asarray(rng.normal(size=(num_tokens, 40)), jnp.bfloat16)
 
 
+def bias_of(routing, num_experts):
+    """Of a router that has one: larger than the differences of most scores."""
+    bias = np.random.default_rng(1).normal(size=num_experts) * 0.3
+    return {"bias": jnp.asarray(bias, jnp.float32)} if routing.has_bias else {}
+
+
 def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
     """The kernel's results are those of the definition. Of weights the last bit may differ: XLA:CPU's exp rounds
     otherwise where it computes numbers one by one, and the sum over all experts has another order."""
     logits, x = arrays
     assert can_route_experts(x, logits.shape[1], routing, backend="tpu", target=target)
     found, meant = (
-        jax.jit(lambda *args, backend=backend: route_experts(*args, routing, backend=backend, target=target))(
-            logits, x, jnp.int32(num_tokens), jnp.int32(first)
-        )
+        jax.jit(
+            lambda *args, backend=backend, **bias: route_experts(*args, routing, backend=backend, target=target, **bias)
+        )(logits, x, jnp.int32(num_tokens), jnp.int32(first), **bias_of(routing, logits.shape[1]))
         for backend in ("tpu", "reference")
     )
     np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
@@ -61,6 +68,43 @@ def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
 def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
     routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
     assert_same(step(tokens, experts), tokens, first, routing)
+
+
+ROUTERS = {
+    "sigmoid": {"score": "sigmoid"},
+    "bias": {"score": "sigmoid", "has_bias": True},
+    "softmax and bias": {"has_bias": True},
+    "groups": {"groups": Groups(4, 2, best_two=False)},
+    "two best": {"score": "sigmoid", "has_bias": True, "groups": Groups(8, 4, best_two=True)},
+}
+every_router = pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
+
+
+@every_router
+@pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 8, 16, 32)])
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_other_routers(router, tokens, chosen, here, first, renormalize):
+    routing = Routing(chosen, here, renormalize, 2.5, **router)
+    assert_same(step(tokens, 64), max(1, tokens - 3), first, routing)
+    assert_same(step(tokens, 64, values=[-1.0, 0.0, 2.0]), tokens, first, routing)  # many are equal
+
+
+@every_router
+def test_of_other_routers_what_is_not_finite_stays_in_its_token(router):
+    logits, x = step(16, 64)
+    routing = Routing(8, 64, renormalize=True, **router)
+    broken = logits.at[5].set(jnp.nan)
+    found = route_experts(broken, x, 16, 0, routing, target=PLAIN, **bias_of(routing, 64))
+    is_finite = np.isfinite(np.asarray(found.weights)).all(axis=1)
+    np.testing.assert_array_equal(is_finite, np.arange(16) != 5)
+    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(128))
+
+
+@pytest.mark.slow
+def test_a_simulated_tpu_routes_as_deepseeks_router():
+    groups = Groups(8, 4, best_two=True)
+    routing = Routing(8, 32, renormalize=True, scale=2.5, score="sigmoid", has_bias=True, groups=groups)
+    assert_same(step(64, 256), 60, 32, routing, SIMULATED)
 
 
 @pytest.mark.slow
@@ -165,6 +209,8 @@ def test_other_sums_are_left_to_xla(tokens, columns, kind, here):
         (64, 128, Routing(20, 128, renormalize=True), jnp.bfloat16),
         (64, 128, Routing(8, 128, renormalize=True), jnp.float32),
         (131, 128, Routing(1, 128, renormalize=True), jnp.bfloat16),
+        (64, 60, Routing(4, 60, renormalize=True, has_bias=True), jnp.bfloat16),
+        (64, 96, Routing(4, 96, renormalize=True, groups=Groups(8, 4, best_two=True)), jnp.bfloat16),
     ],
 )
 def test_other_steps_are_left_to_xla(tokens, experts, routing, dtype):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.expert_routing import Routing, can_route_experts, can_sum_experts, route_experts
+from palladio.pallas_kernels.expert_routing import Groups, Routing, can_route_experts, can_sum_experts, route_experts
 from palladio.pallas_kernels.target import Target
-from tests.pallas_kernels.test_expert_routing import step
+from tests.pallas_kernels.test_expert_routing import bias_of, every_router, step
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
 
@@ -17,9 +17,11 @@ def assert_same(arrays, num_tokens, first, routing):
     logits, x = arrays
     assert can_route_experts(x, logits.shape[1], routing, backend="auto", target=INTERPRETED)
     found, meant = (
-        jax.jit(lambda *args, backend=backend: route_experts(*args, routing, backend=backend, target=INTERPRETED))(
-            logits, x, jnp.int32(num_tokens), jnp.int32(first)
-        )
+        jax.jit(
+            lambda *args, backend=backend, **own: route_experts(
+                *args, routing, backend=backend, target=INTERPRETED, **own
+            )
+        )(logits, x, jnp.int32(num_tokens), jnp.int32(first), **bias_of(routing, logits.shape[1]))
         for backend in ("auto", "reference")
     )
     np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
@@ -51,6 +53,26 @@ def assert_same(arrays, num_tokens, first, routing):
 def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, renormalize):
     routing = Routing(chosen, here, renormalize, 1.0 if renormalize else 2.5)
     assert_same(step(tokens, experts), tokens, first, routing)
+
+
+@every_router
+@pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 8, 16, 32)])
+def test_other_routers(router, tokens, chosen, here, first):
+    for renormalize in (True, False):
+        routing = Routing(chosen, here, renormalize, 2.5, **router)
+        assert_same(step(tokens, 64), max(1, tokens - 3), first, routing)
+        assert_same(step(tokens, 64, values=[-1.0, 0.0, 2.0]), tokens, first, routing)  # many are equal
+
+
+@every_router
+def test_of_other_routers_what_is_not_finite_stays_in_its_token(router):
+    logits, x = step(16, 64)
+    routing = Routing(8, 64, renormalize=True, **router)
+    broken = logits.at[5].set(jnp.nan)
+    found = route_experts(broken, x, 16, 0, routing, target=INTERPRETED, **bias_of(routing, 64))
+    is_finite = np.isfinite(np.asarray(found.weights)).all(axis=1)
+    np.testing.assert_array_equal(is_finite, np.arange(16) != 5)
+    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(128))
 
 
 @pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
@@ -90,6 +112,14 @@ def test_what_is_not_finite_stays_in_its_token():
 def test_other_steps_are_left_to_xla(tokens, chosen, backend, target):
     x = jnp.zeros((tokens, 256), jnp.bfloat16)
     assert not can_route_experts(x, 128, Routing(chosen, 128, renormalize=True), backend=backend, target=target)
+
+
+def test_of_other_routers_fewer_tokens_fit():
+    """What experts are chosen by stands beside their scores."""
+    routing = Routing(8, 256, renormalize=True, score="sigmoid", has_bias=True, groups=Groups(8, 4, best_two=True))
+    for tokens, experts, is_taken in ((16, 256, True), (32, 256, False), (16, 160, False)):
+        x = jnp.zeros((tokens, 256), jnp.bfloat16)
+        assert can_route_experts(x, experts, routing, backend="auto", target=INTERPRETED) == is_taken
 
 
 def test_a_gpu_without_such_kernels_is_an_error():
