@@ -25,7 +25,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, SharedTurns, TurnPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import FEW, SHORT, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
@@ -43,8 +43,9 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     shape = AttentionShape(N, K, H, S, width, B, q.dtype, kv_pages.dtype)
     check(shape)
     sizes = decode_blocks(shape, options.target)
-    if options.sliding_window is not None and options.sliding_window < SHORT:
-        sizes = sizes.alone()  # short requests see all their keys
+    is_narrow = options.sliding_window is not None and options.sliding_window < SHORT
+    if is_narrow or B <= FEW:  # short requests see all their keys, and finding who shares a turn takes its time
+        sizes = sizes.alone()
     if metadata.kind == "decode":
         turns = _turns(metadata, metadata.num_requests, S, sizes)
         out = attend_tokens(q, kv_pages, metadata, options, turns, sizes)

@@ -16,6 +16,8 @@ from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 
 SHORT = LANES
 """Keys of a request that shares a turn, at most."""
+FEW = 2
+"""Requests of a step in which none shares a turn."""
 
 
 @jax.tree_util.register_dataclass
