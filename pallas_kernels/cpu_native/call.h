@@ -190,7 +190,7 @@ inline Pool PoolOf(XLA_FFI_CallFrame* frame) {
 
 // A call's function as XLA starts it. XLA asks first for which version of its API it was compiled.
 inline XLA_FFI_Error* Start(XLA_FFI_CallFrame* frame, Problem (*compute)(const Pool&, Call&)) {
-  const XLA_FFI_Extension_Base* extension = frame->extension_start;
+  const auto* extension = frame->extension_start;  // its type has another name in each version of jax
   if (extension && extension->type == XLA_FFI_Extension_Metadata) {
     XLA_FFI_Metadata& metadata = *reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata;
     metadata.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
