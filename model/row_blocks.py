@@ -41,8 +41,7 @@ Norms = tuple[Norm | None, Norm | None]
 def takes_rows(kernels: Kernels, x: jax.Array) -> bool:
     """Whether blocks of these kernels take these rows at all."""
     is_native = kernels.target.is_native and kernels.attention in ("cpu_native", "auto")
-    most = min(NarrowProducts.of(kernels.target).native_rows, MOST_ROWS)
-    return is_native and x.dtype == jnp.float32 and x.shape[0] <= most
+    return is_native and x.dtype == jnp.float32 and x.shape[0] <= MOST_ROWS
 
 
 def attention_rows(
@@ -129,7 +128,8 @@ def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
         return BlockMatrix(values.reshape(values.shape[0], -1), bias=bias) if fits else None
     flat = values.reshape(-1, values.shape[-1])
     if isinstance(weight, Narrow) and values.dtype == jnp.bfloat16:
-        return BlockMatrix(flat, bias=bias)
+        is_few = x.shape[0] <= weight.products.native_rows
+        return BlockMatrix(flat, bias=bias) if is_few else None
     if isinstance(weight, Scaled) and weight.multiplies_bytes:
         if x.shape[0] > NarrowProducts.of(weight.kernels.target).native_int8_rows:
             return None

@@ -51,8 +51,8 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "blocks take more rows than products do",
         "model/row_blocks.py",
-        "x.shape[0] <= most",
-        "most > 0",
+        "return BlockMatrix(flat, bias=bias) if is_few else None",
+        "return BlockMatrix(flat, bias=bias)",
         _BLOCKS,
     ),
     Fault(

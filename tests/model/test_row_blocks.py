@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,8 +129,22 @@ def test_a_row_does_not_depend_on_those_beside_it(form: Form, monkeypatch: pytes
     text = jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(rows).as_text()  # type: ignore[arg-type]
     assert text.count(calls.MLP_BLOCK) == 1
     assert "dot_general" not in text
-    more = jax.ShapeDtypeStruct((NarrowProducts.of(NATIVE.target).native_rows + 1, 128), jnp.float32)
+    more = jax.ShapeDtypeStruct((row_blocks.MOST_ROWS + 1, 128), jnp.float32)
     assert calls.MLP_BLOCK not in jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(more).as_text()
+
+
+@pytest.mark.parametrize(("dtype", "takes_more"), [(jnp.bfloat16, False), (jnp.float32, True)])
+def test_blocks_take_no_more_rows_of_bfloat16_than_products_do(
+    dtype: Any, takes_more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AMX, XLA multiplies more of them faster, but not more of float32."""
+    table = NarrowProducts(min_native_hidden_size=128, native_rows=8)
+    monkeypatch.setattr(NarrowProducts, "of", lambda target: table)
+    _, model = load(default_model_path(), kernels=NATIVE, weights_dtype=dtype)
+    mlp, norms = model.layers[0].mlp, (model.layers[0].mlp_norm, None)
+    rows = [jax.ShapeDtypeStruct((count, 128), jnp.float32) for count in (8, 9)]
+    takes = [jax.eval_shape(lambda x: row_blocks.mlp_rows(mlp, norms, 1.0, x, x), x) is not None for x in rows]
+    assert takes == [True, takes_more]
 
 
 def test_blocks_take_no_more_rows_of_int8_than_products_do(monkeypatch: pytest.MonkeyPatch) -> None:
