@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -14,7 +15,6 @@ from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.utils import _descendants
 
 SERVE = [sys.executable, "-m", "palladio", "serve", "--port", "0"]
-SLOW_IMPORT = "pydantic_core"  # of the front's first second, one that shows in the memory map
 
 
 def is_there(pid: int) -> bool:
@@ -24,32 +24,57 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def started(tmp_path: Path, *flags: str) -> tuple["subprocess.Popen[bytes]", int, bool]:
-    """A server, its first child, and whether its own slow imports had begun by then."""
-    environment = {"PALLADIO_CACHE_DIR": str(tmp_path), "PALLADIO_DATA_DIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    process = subprocess.Popen([*SERVE, *flags], env=os.environ | environment, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while not (children := _descendants(process.pid)):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return process, children[0], SLOW_IMPORT in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+def is_engine(pid: int) -> bool:
+    """Before it executes its program, a child has its parent's command line."""
+    try:
+        return "engine_main" in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+class Server:
+    """One that has just started, and its first child.
+
+    Args:
+        modules: a folder of modules that hide others from it; None: there is none.
+    """
+
+    def __init__(self, tmp_path: Path, *flags: str, modules: Path | None = None) -> None:
+        environment = {"PALLADIO_CACHE_DIR": str(tmp_path), "PALLADIO_DATA_DIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+        if modules is not None:
+            environment["PYTHONPATH"] = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
+        self.process = subprocess.Popen([*SERVE, *flags], env=os.environ | environment, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while not (children := [pid for pid in _descendants(self.process.pid) if is_engine(pid)]):
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        self.child = children[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def test_it_starts_before_the_fronts_imports_and_ends_with_them(tmp_path: Path) -> None:
-    process, child, was_late = started(tmp_path)
-    assert not was_late
-    assert "engine_main" in Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8")
-    time.sleep(0.2)  # imports of both
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    assert not is_there(child)
+    """Of a front that never gets to the end of an import."""
+    module = tmp_path / "modules" / "fastapi" / "__init__.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("import time; time.sleep(100)")
+    with Server(tmp_path, modules=module.parents[1]) as server:
+        time.sleep(0.3)  # Python's own start in the child
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert not is_there(server.child)
 
 
 def test_a_wrong_flag_leaves_none(tmp_path: Path) -> None:
-    process, child, _ = started(tmp_path, "--what")
-    assert process.wait(60) == 2
-    assert not is_there(child)
+    with Server(tmp_path, "--what") as server:
+        assert server.process.wait(60) == 2
+        assert not is_there(server.child)
 
 
 def test_help_needs_none() -> None:
