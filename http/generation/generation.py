@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,7 +13,6 @@ from starlette.types import Receive
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
-from palladio.http.generation.usage import Usage
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
@@ -22,7 +21,7 @@ from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)
@@ -320,6 +319,69 @@ class Endpoint(Generic[B]):
             include_in_schema=not by_put,
             openapi_extra=describe_body(self.model),
         )
+
+
+class Usage:
+    """OpenAI's `usage` of the outputs seen so far. Each prompt counts once, whatever n."""
+
+    def __init__(self, n: int) -> None:
+        self._reasoning: dict[int, int] = {}  # by index
+        self._n = n
+        self._latest: dict[int, RequestOutput] = {}
+
+    def note_reasoning(self, index: int, count: int) -> None:
+        """So many tokens of a choice are reasoning so far."""
+        self._reasoning[index] = count
+
+    def add(self, output: RequestOutput) -> None:
+        self._latest[output.index] = output
+
+    def as_dict(self) -> dict[str, Any]:
+        prompts: dict[int, RequestOutput] = {}
+        for index in sorted(self._latest):
+            prompts.setdefault(index // self._n, self._latest[index])
+        prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
+        completion_tokens = sum(output.completion_tokens for output in self._latest.values())
+        reasoning_tokens = sum(self._reasoning.values())
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
+            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "reasoning_tokens": reasoning_tokens,
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """`timings` of the samples that have ended: of several, the longest; detokenize and the counts are sums."""
+        ends = [output for output in self._latest.values() if output.finish is not None and output.times is not None]
+        each = [RequestTimings.of_output(end) for end in ends]
+
+        def longest(values: Iterable[float | None]) -> float | None:
+            return max((value for value in values if value is not None), default=None)
+
+        return {
+            "queue": longest(timings.queue for timings in each),
+            "compile_wait": longest(timings.compile_wait for timings in each),
+            "prefill": longest(timings.prefill for timings in each),
+            "decode": longest(timings.decode for timings in each),
+            "detokenize": sum(timings.detokenize for timings in each),
+            "total": longest(timings.total for timings in each),
+            "cached_tokens": self.as_dict()["prompt_tokens_details"]["cached_tokens"],
+            "retractions": sum(end.num_retractions for end in ends),
+        }
+
+
+def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> dict[str, Any]:
+    """How a choice says why it ended: OpenAI's field, SGLang's `matched_stop` and vLLM's `stop_reason`.
+
+    Args:
+        has_calls: it calls tools: that is why, unless it was cut off.
+    """
+    if finish is None:
+        return {"finish_reason": None, "matched_stop": None, "stop_reason": None}
+    reason = "tool_calls" if has_calls and finish.type == "stop" else finish.type
+    return {"finish_reason": reason, "matched_stop": finish.matched, "stop_reason": finish.matched}
 
 
 async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:

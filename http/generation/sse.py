@@ -10,9 +10,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from palladio.http.generation.generation import OutputStream, check_abort
+from palladio.http.generation.generation import OutputStream, Usage, check_abort, finish_fields
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
-from palladio.http.generation.usage import Usage, finish_fields
 from palladio.http.security.connection import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
