@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks, MessagePlan
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, Usage, collect, finish_fields
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, Usage, finish_fields
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.params import (
     check_scoring_only,
@@ -21,6 +21,7 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings, with_warnings
+from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.prompts.chat_template import ChatPrompt, ChatTemplate
 from palladio.http.prompts.tools import ToolPlan, tools_size

@@ -382,19 +382,3 @@ def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> di
         return {"finish_reason": None, "matched_stop": None, "stop_reason": None}
     reason = "tool_calls" if has_calls and finish.type == "stop" else finish.type
     return {"finish_reason": reason, "matched_stop": finish.matched, "stop_reason": finish.matched}
-
-
-async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
-    """Waits for the end of every sample; returns each as one output, by index."""
-    usage = Usage(stream.n)
-    wholes: dict[int, RequestOutput] = {}
-
-    def add(output: RequestOutput) -> None:
-        if (whole := wholes.setdefault(output.index, output)) is not output:
-            whole.extend(output)
-
-    await stream.feed(add)
-    outputs = [wholes[index] for index in sorted(wholes)]
-    for output in outputs:
-        usage.add(output)
-    return outputs, usage

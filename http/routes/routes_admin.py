@@ -12,7 +12,8 @@ from pydantic import Field
 
 from palladio import __version__
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream, collect
+from palladio.http.generation.generation import OutputStream
+from palladio.http.generation.whole import collect
 from palladio.http.observability.engine_stats import SharedCall
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body

@@ -10,7 +10,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, collect, finish_fields
+from palladio.http.generation.generation import Call, Endpoint, OutputStream, finish_fields
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.params import (
     check_scoring_only,
@@ -21,6 +21,7 @@ from palladio.http.generation.params import (
 )
 from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
+from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest

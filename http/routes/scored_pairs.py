@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, collect
+from palladio.http.generation.generation import Call, OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import numbered_ids
+from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import ClassFields
