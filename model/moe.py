@@ -276,7 +276,7 @@ def routing_of(spec: RouterSpec, num_chosen: int, num_here: int) -> Routing:
         spec.scale,
         spec.score,
         has_bias=spec.bias == "choice",
-        groups=groups and Groups(groups.number, groups.kept, best_two=groups.score == "best_two"),
+        groups=None if groups is None else Groups(groups.number, groups.kept, best_two=groups.score == "best_two"),
     )
 
 

@@ -309,8 +309,7 @@ class Engine(Scoring, WeightUpdates):
         return config.flags() | dataclasses.asdict(info) | as_sglang_has_it
 
     def shutdown(self) -> None:
-        """Stops the engine and aborts running requests. Can be called again. A program that is being compiled in the
-        background is compiled to its end, for which the process waits when it ends."""
+        """Stops the engine and aborts running requests; can be called again. A program being compiled is waited for."""
         if self._closed:
             return
         self._run(self._engine.shutdown())
