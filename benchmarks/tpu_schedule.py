@@ -108,8 +108,13 @@ def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any
 
 def shared_bundles(segments: Sequence[Segment]) -> dict[str, Any]:
     """Of a turn that several short requests share, waits for their copies included, but not starting the next ones'."""
-    turn = max((s for s in segments if s.depth == 1), key=lambda s: s.units["MXU"])
-    return {"shared_turn_bundles": turn.bundles, "shared_turn_spills": turn.units["SPILL"]} if turn.units["MXU"] else {}
+    turns = [s for s in segments if s.depth == 1 and s.units["MXU"] >= 16]
+    names = ("shared_turn", "pair_turn")  # of up to 128 keys each, and of up to 256
+    return {
+        f"{name}_{unit}": figure
+        for name, turn in zip(names, turns, strict=False)
+        for unit, figure in (("bundles", turn.bundles), ("spills", turn.units["SPILL"]))
+    }
 
 
 def copy_bundles(segments: Sequence[Segment], pages: int) -> int:
@@ -138,7 +143,7 @@ def child(kernel: Kernel, report: str) -> None:
     from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
     from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
     from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import limit_rows
-    from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, SharedTurns, TurnPlan
+    from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SharedTurns, TurnPlan
     from palladio.pallas_kernels.target import Target
 
     chip, kind, head_size, changes, kv_dtype = (
@@ -165,7 +170,9 @@ def child(kernel: Kernel, report: str) -> None:
     plan: Any = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
     if kind == "decode":
         shared = (
-            SharedTurns(array(B), (array(B),) * blocks.together, array(B * SHORT // S)) if blocks.together > 1 else None
+            SharedTurns(array(B), (array(B),) * blocks.together, array(B * blocks.longest // S))
+            if blocks.together > 1
+            else None
         )
         plan = TurnPlan(plan, shared)
 

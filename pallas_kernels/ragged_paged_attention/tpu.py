@@ -25,7 +25,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
 from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import FEW, SHORT, SharedTurns, TurnPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import FEW, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
@@ -43,9 +43,10 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     shape = AttentionShape(N, K, H, S, width, B, q.dtype, kv_pages.dtype)
     check(shape)
     sizes = decode_blocks(shape, options.target)
-    is_narrow = options.sliding_window is not None and options.sliding_window < SHORT
-    if is_narrow or B <= FEW:  # short requests see all their keys, and finding who shares a turn takes its time
-        sizes = sizes.alone()
+    if B <= FEW:
+        sizes = sizes.alone()  # finding who shares a turn takes its time
+    elif options.sliding_window is not None:
+        sizes = sizes.up_to(options.sliding_window)  # requests that share a turn see all their keys
     if metadata.kind == "decode":
         turns = _turns(metadata, metadata.num_requests, S, sizes)
         out = attend_tokens(q, kv_pages, metadata, options, turns, sizes)
@@ -67,7 +68,8 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
 
 
 def _turns(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> TurnPlan:
-    return TurnPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, page, blocks.rows, blocks.together)
+    sizes = page, blocks.rows, blocks.together, blocks.longest
+    return TurnPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, *sizes)
 
 
 def attend_tokens(
@@ -152,6 +154,7 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
         multiplies_ones=blocks.multiplies_ones and blocks.queries > 1 and options.row_scales is None,
         scaled=options.row_scales is not None,
         together=blocks.together,
+        longest=blocks.longest,
         rows=blocks.rows,
         halves=blocks.halves,
     )

@@ -40,7 +40,8 @@ class TpuBlocks:
         key_chunk: keys of one product, for requests of one token.
         row_chunk, heads: rows of one product, and kv heads that are worked on at once, for chunks of prompts.
         multiplies_ones: see tpu_tile.KernelSizes.
-        together: short requests of one token that share a turn; 1: none does.
+        together: requests of one token and up to 128 keys that share a turn; 1: none does.
+        longest: keys of a request that shares a turn, at most. Half as many of more than 128 share one.
         rows: of requests of one token that the pipeline brings at once.
         halves: in turns that requests share, a tile of rows has the query heads of two kv heads.
     """
@@ -53,12 +54,18 @@ class TpuBlocks:
     heads: int
     multiplies_ones: bool
     together: int = 1
+    longest: int = 0
     rows: int = 1
     halves: bool = False
 
     def alone(self) -> "TpuBlocks":
         """Where no requests share a turn."""
-        return dataclasses.replace(self, together=1, rows=1, halves=False)
+        return dataclasses.replace(self, together=1, longest=0, rows=1, halves=False)
+
+    def up_to(self, keys: int) -> "TpuBlocks":
+        """Where requests of more keys have turns of their own."""
+        longest = min(self.longest, keys // SHORT * SHORT)
+        return dataclasses.replace(self, longest=longest) if longest else self.alone()
 
 
 def chunk_block(shape: AttentionShape, target: Target) -> int:
@@ -77,18 +84,21 @@ def decode_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, i
 
 def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: int) -> TpuBlocks:
     """With short requests sharing turns, if they can."""
-    numbers = shape.num_rows * (wanted + 1 + SHORT // shape.page_size)
     # An int8 cache has scales, which are laid out for one request.
-    if SHORT % shape.page_size or jnp.dtype(shape.kv_dtype) == jnp.int8 or numbers > MAX_SHARED_NUMBERS:
+    if SHORT % shape.page_size or jnp.dtype(shape.kv_dtype) == jnp.int8:
         return blocks
     most = min(MOST_ROWS, max(IN_OUT // _in_out_bytes(shape), 2))
     rows = math.gcd(shape.num_rows, 1 << (most.bit_length() - 1))  # a power of 2, see the kernel
     together = min(wanted, blocks.keys // SHORT)
+    longest = 2 * SHORT if together >= 4 else SHORT
+    while longest and shape.num_rows * (wanted + 1 + longest // shape.page_size) > MAX_SHARED_NUMBERS:
+        longest -= SHORT
     needed = _bytes(shape, 1, blocks.keys, rows)
-    if min(rows, together) < 2 or needed > _limit(target):
+    if min(rows, together) < 2 or not longest or needed > _limit(target):
         return blocks
     vmem = min(_limit(target), needed + needed // 4 + SPILLS)
-    return dataclasses.replace(blocks, together=together, rows=rows, halves=shape.group <= 4, vmem=vmem)
+    blocks = dataclasses.replace(blocks, together=together, longest=longest, rows=rows)
+    return dataclasses.replace(blocks, halves=shape.group <= 4, vmem=vmem)
 
 
 def chunk_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:

@@ -146,12 +146,12 @@ def attention_kernel(
         moved.start_leaving(i)
         pl.when(i + 1 == num)(lambda: moved.wait_leaving(i))
 
-    def _shared() -> None:
+    def _shared(size: int) -> None:
         slot = slot_of[0]
-        slot_of[0] = walk_shared(i, buffers, slot)
-        requests = [(of & (sizes.rows - 1), num_keys) for of, num_keys in blocks.requests(i)]
+        slot_of[0] = walk_shared(i, buffers, slot, size)
+        requests = [(of & (sizes.rows - 1), num_keys) for of, num_keys in blocks.requests(i, size)]
         of_scores, of_output = factors[SCORE_FACTOR], factors[OUTPUT_FACTOR]
-        ShortRequests(q, out, rows, slot, sinks, requests, of_scores, of_output, sizes).attend()
+        ShortRequests(q, out, rows, slot, sinks, requests, size, of_scores, of_output, sizes).attend()
 
     def _turn() -> None:
         blocks.when_alone(i, _block)

@@ -32,7 +32,7 @@ FEW_PAGES = 2  # of a short request, whose copies are started without a loop
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedBlocks:
-    """Turns of several short requests, in scalar memory: see SharedTurns."""
+    """Turns of several requests, in scalar memory: see SharedTurns."""
 
     num_rows: Ref
     pages: Ref
@@ -92,15 +92,23 @@ class QueryBlocks:
         else:
             pl.when(self.shared.num_rows[i] == 1)(act)
 
-    def when_shared(self, i: jax.Array, act: Callable[[], None]) -> None:
-        if self.shared is not None:
-            pl.when(self.shared.num_rows[i] > 1)(act)
+    def when_shared(self, i: jax.Array, act: Callable[[int], None]) -> None:
+        """If several share it. act: called with the keys that each of them has the place of."""
+        if self.shared is None:
+            return
 
-    def requests(self, i: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        def shared() -> None:
+            for size in self.sizes.places:
+                is_size = (self.position[i] < size) & (self.position[i] >= size - SHORT)
+                pl.when(is_size)(functools.partial(act, size))
+
+        pl.when(self.shared.num_rows[i] > 1)(shared)
+
+    def requests(self, i: jax.Array, size: int) -> list[tuple[jax.Array, jax.Array]]:
         """Of a grid step that several share: each one's row, and its keys. Behind the last the first, without keys."""
         assert self.shared is not None
         found = []
-        for place, rows in enumerate(self.shared.rows):
+        for place, rows in enumerate(self.shared.rows[: self.sizes.together * SHORT // size]):
             row = rows[i]
             found.append((row, jnp.where(place < self.shared.num_rows[i], self.kv_len[row], 0)))
         return found
@@ -177,15 +185,15 @@ class KeyBuffers:
             self.start(i, blocks.bounds(i)[0], slot)
 
         blocks.when_alone(i, alone)
-        blocks.when_shared(i, lambda: self._start_shared(i, slot))
+        blocks.when_shared(i, lambda size: self._start_shared(i, slot, size))
 
-    def _start_shared(self, i: jax.Array, slot: jax.Array) -> None:
-        """All pages of several short requests, side by side in a buffer."""
+    def _start_shared(self, i: jax.Array, slot: jax.Array, size: int) -> None:
+        """All pages of several requests, side by side in a buffer."""
         blocks = self.blocks
         assert blocks.shared is not None
-        each = SHORT // blocks.sizes.page
-        for place, (row, num_keys) in enumerate(blocks.requests(i)):
-            numbers, entry = blocks.shared.pages, row * each
+        each = size // blocks.sizes.page
+        for place, (row, num_keys) in enumerate(blocks.requests(i, size)):
+            numbers, entry = blocks.shared.pages, row * (blocks.sizes.longest // blocks.sizes.page)
 
             def one(
                 j: jax.Array | int, numbers: Ref = numbers, entry: jax.Array = entry, first: int = place * each
@@ -202,10 +210,10 @@ class KeyBuffers:
         """For all of a block's pages."""
         self._wait_pages(self.blocks.num_pages(i, block), slot)
 
-    def wait_shared(self, i: jax.Array, slot: jax.Array) -> None:
-        """For all pages of several short requests."""
+    def wait_shared(self, i: jax.Array, slot: jax.Array, size: int) -> None:
+        """For all pages of several requests."""
         number = jnp.int32(0)
-        for _, num_keys in self.blocks.requests(i):
+        for _, num_keys in self.blocks.requests(i, size):
             number += self.blocks.pages_of(num_keys)
         self._wait_pages(number, slot)
 
@@ -317,13 +325,13 @@ def walk_keys(
     return next_slot
 
 
-def walk_shared(i: jax.Array, buffers: KeyBuffers, slot: jax.Array) -> jax.Array:
-    """As walk_keys, of a grid step that several short requests share: when it returns, all their keys are there, and
-    the pages of the next grid step on their way."""
+def walk_shared(i: jax.Array, buffers: KeyBuffers, slot: jax.Array, size: int) -> jax.Array:
+    """As walk_keys, of a grid step that several requests share: when it returns, all their keys are there, and the
+    pages of the next grid step on their way. size: keys that each has the place of."""
     blocks, num, next_slot = buffers.blocks, buffers.blocks.num_blocks[0], 1 - slot
     pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
     pl.when(i + 1 < num)(lambda: buffers.start_turn(i + 1, next_slot))
-    buffers.wait_shared(i, slot)
+    buffers.wait_shared(i, slot, size)
     return next_slot
 
 

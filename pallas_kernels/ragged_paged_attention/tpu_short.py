@@ -33,7 +33,7 @@ class ShortRequests:
     """A turn.
 
     Attributes:
-        q, out: [rows, K, R, Hp]. keys: [2, K, keys, W], of which `slot` is meant: request j's keys begin at j · SHORT.
+        q, out: [rows, K, R, Hp]. keys: [2, K, keys, W], of which `slot` is meant: request j's keys begin at j · size.
         sinks: f32[K, R, 128], see tpu_kernel.
         requests: each one's row of q and out, and its keys. Behind the last the first, without keys: what is computed
             of those is written over.
@@ -46,6 +46,7 @@ class ShortRequests:
     slot: jax.Array
     sinks: Ref
     requests: list[tuple[jax.Array, jax.Array]]
+    size: int
     score_factor: jax.Array
     output_factor: jax.Array
     sizes: KernelSizes
@@ -71,13 +72,14 @@ class _Request:
     def __init__(self, turn: ShortRequests, place: int) -> None:
         self.turn = turn
         self.row, num_keys = turn.requests[place]
-        self.keys = pl.ds(place * SHORT, SHORT)
+        self.keys = pl.ds(place * turn.size, turn.size)
         num_rows = turn.q.shape[2]
         self.half = num_rows // 2 if turn.sizes.halves else num_rows
-        shape = (2 * self.half, SHORT)
+        shape = (2 * self.half, turn.size)
         self.is_first = lax.broadcasted_iota(jnp.int32, shape, 0) < self.half
         self.visible = lax.broadcasted_iota(jnp.int32, shape, 1) < num_keys
-        self.kept = _is_kept(num_keys, turn.keys.shape[3] - turn.sizes.value_lane, turn.q.dtype)
+        width = turn.keys.shape[3] - turn.sizes.value_lane
+        self.kept = _is_kept(num_keys - (turn.size - SHORT), (SHORT, width), turn.q.dtype)
 
     def weigh(self, heads: range) -> Callable[[], None]:
         """A unit's scores and weights; what it returns adds the values and writes the output."""
@@ -86,7 +88,7 @@ class _Request:
         keys = [turn.keys[turn.slot, head, self.keys, : turn.sizes.value_lane or None] for head in heads]
         scores = product(queries, as_dtype(jnp.concatenate(keys, axis=0), queries.dtype), (1, 1))
         if len(heads) == 2:
-            scores = jnp.where(first, scores[:, :SHORT], scores[:, SHORT:])
+            scores = jnp.where(first, scores[:, : turn.size], scores[:, turn.size :])
         weights, share = self._weights(heads, scores)
         if len(heads) == 2:
             weights = jnp.concatenate([jnp.where(first, weights, 0.0), jnp.where(first, 0.0, weights)], axis=1)
@@ -103,7 +105,7 @@ class _Request:
         return both.astype(of_heads[0].dtype)
 
     def _weights(self, heads: range, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """And what sums of weighted values are multiplied by: both f32[rows, 128]."""
+        """f32[rows, size], and what sums of weighted values are multiplied by, f32[rows, 128]."""
         turn, sizes = self.turn, self.turn.sizes
         factor: jax.Array | float = turn.score_factor
         if sizes.soft_cap is not None:
@@ -112,7 +114,8 @@ class _Request:
         scores = jnp.where(self.visible[: scores.shape[0]], scores, LOWEST)
         peak = jnp.max(scores, axis=1, keepdims=True)
         weights = jnp.exp2((scores - peak) * factor)
-        total = jnp.broadcast_to(jnp.sum(weights, axis=1, keepdims=True), weights.shape)
+        total = sum(weights[:, lane : lane + LANES] for lane in range(LANES, turn.size, LANES)) + weights[:, :LANES]
+        total = jnp.broadcast_to(jnp.sum(total, axis=1, keepdims=True), total.shape)
         if not sizes.sinks:
             return weights, turn.output_factor / total
         sink = self._rows([turn.sinks[head] for head in heads])
@@ -123,7 +126,7 @@ class _Request:
     def _write(self, heads: range, weights: jax.Array, share: jax.Array) -> None:
         turn, half = self.turn, self.half
         stored = [turn.keys[turn.slot, head, self.keys, turn.sizes.value_lane :] for head in heads]
-        values = [_keep(as_dtype(rows, weights.dtype), self.kept) for rows in stored]
+        values = [part for rows in stored for part in self._values(as_dtype(rows, weights.dtype))]
         out = product(weights, jnp.concatenate(values, axis=0), (1, 0))
         out *= jnp.concatenate([share] * (out.shape[1] // LANES), axis=1)
         of_heads = [out]
@@ -132,10 +135,15 @@ class _Request:
         for head, rows in zip(heads, of_heads, strict=True):
             turn.out[self.row, head] = rows.astype(turn.out.dtype)
 
+    def _values(self, rows: jax.Array) -> list[jax.Array]:
+        """Of a head, in parts: zeros behind the last key, which is among the last 128."""
+        known, rest = rows[:-SHORT], _keep(rows[-SHORT:], self.kept)
+        return [known, rest] if known.shape[0] else [rest]
 
-def _is_kept(num_keys: jax.Array, width: int, dtype: Any) -> jax.Array:
-    """[SHORT, width] for `_keep`."""
-    kept = lax.broadcasted_iota(jnp.int32, (SHORT, width), 0) < num_keys
+
+def _is_kept(num_keys: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+    """For `_keep`."""
+    kept = lax.broadcasted_iota(jnp.int32, shape, 0) < num_keys
     return kept if dtype == jnp.float32 else jnp.where(kept, -1, 0).astype(jnp.int16)
 
 

@@ -28,7 +28,7 @@ class KernelSizes:
         row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
         multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
             the matrix unit is 256 wide and a head is 128.
-        together, rows, halves: see TpuBlocks.
+        together, longest, rows, halves: see TpuBlocks.
     """
 
     queries: int
@@ -45,6 +45,7 @@ class KernelSizes:
     multiplies_ones: bool
     scaled: bool = False
     together: int = 1
+    longest: int = 0
     rows: int = 1
     halves: bool = False
 
@@ -52,6 +53,11 @@ class KernelSizes:
     def pages(self) -> int:
         """A block of keys."""
         return self.keys // self.page
+
+    @property
+    def places(self) -> range:
+        """Keys that each request of a shared turn has the place of, by the kind of turn."""
+        return range(LANES, self.longest + 1, LANES)
 
 
 def lanes(x: jax.Array, width: int) -> jax.Array:

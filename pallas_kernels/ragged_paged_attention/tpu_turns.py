@@ -1,8 +1,9 @@
 """Which requests of one token share a turn of the TPU kernel: computed once a step, for all layers.
 
-A turn is a step of the kernel's grid. A request of up to 128 keys fills the matrix unit for less time than its results
-take to come back, so several of them share one. Their queries have to lie in one block of rows, which the pipeline
-brings at once; a request with more keys has a turn of its own, and so has a short one that is alone in its block.
+A turn is a step of the kernel's grid. A request of up to 256 keys fills the matrix unit for less time than its results
+take to come back, so several of them share one: up to four of up to 128 keys, or two of 129 to 256. Their queries have
+to lie in one block of rows, which the pipeline brings at once; a request with more keys has a turn of its own, and so
+has one whose block has no other of its length.
 """
 
 import dataclasses
@@ -10,12 +11,13 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
 
 SHORT = LANES
-"""Keys of a request that shares a turn, at most."""
+"""Keys that a request takes the place of in a shared turn, or of twice as many."""
 FEW = 2
 """Requests of a step in which none shares a turn."""
 
@@ -28,7 +30,7 @@ class SharedTurns:
     Attributes:
         num_rows: i32[B], requests of a turn.
         rows: i32[B] each: of each turn its first request, its second and so on; behind the last the first again.
-        pages: i32[B · SHORT / page], the first page numbers of each request.
+        pages: i32[B · longest / page], the first page numbers of each request.
     """
 
     num_rows: jax.Array
@@ -46,7 +48,14 @@ class TurnPlan:
 
     @classmethod
     def of_rows(
-        cls, kv_len: jax.Array, num_rows: jax.Array, block_table: jax.Array, page: int, block: int, together: int
+        cls,
+        kv_len: jax.Array,
+        num_rows: jax.Array,
+        block_table: jax.Array,
+        page: int,
+        block: int,
+        together: int,
+        longest: int,
     ) -> Self:
         """Row b is the last token of request b.
 
@@ -54,22 +63,24 @@ class TurnPlan:
             kv_len: i32[B]. num_rows: i32[], the real ones. block_table: i32[B, Pmax]. page: tokens.
             block: rows that the pipeline brings at once; divides B.
             together: requests of a turn at most; 1: none shares one.
+            longest: keys of those, see TpuBlocks.
         """
         if together == 1:
             return cls(BlockPlan.of_rows(kv_len, num_rows), None)
         B = kv_len.shape[0]
         row = jnp.arange(B, dtype=jnp.int32)
         is_real = row < num_rows
-        is_short = is_real & (kv_len <= SHORT)
+        most = jnp.where(kv_len <= SHORT, together, jnp.where(kv_len <= longest, together // 2, 1))  # of such a turn
         # Sums over [rows, others] in place of cumulative ones and gathers: each is one operation of some µs on a TPU.
         other = jnp.arange(block, dtype=jnp.int32)
-        of_block = is_short.reshape(-1, 1, block)
-        before = (of_block & (other < other[:, None])).sum(axis=-1, dtype=jnp.int32)  # [B / block, block]
-        ahead = before[:, None, :] - before[:, :, None]  # of others, among the short ones
-        place = jnp.where(of_block & is_short.reshape(-1, block, 1), ahead, 0)
+        of_block = jnp.where(is_real, most, 0).reshape(-1, 1, block)
+        is_like = of_block == most.reshape(-1, block, 1)
+        before = (is_like & (other < other[:, None])).sum(axis=-1, dtype=jnp.int32)  # [B / block, block]
+        ahead = before[:, None, :] - before[:, :, None]  # of others, among those like it
+        place = jnp.where(is_like & (ahead < of_block), ahead, 0)
         offset = other - other[:, None]
         behind = [jnp.where(place == j, offset, 0).sum(axis=-1).reshape(B) for j in range(1, together)]
-        is_first = is_real & (~is_short | (before.reshape(B) % together == 0))
+        is_first = is_real & (lax.rem(before.reshape(B), most) == 0)
         turn = (is_first & (row <= row[:, None])).sum(axis=-1, dtype=jnp.int32) - 1
         is_turn = is_first & (turn == row[:, None])  # [turns, rows]
 
@@ -83,6 +94,6 @@ class TurnPlan:
             size += (one > 0).astype(jnp.int32)
         num_turns = turn[-1:] + 1
         blocks = BlockPlan(first, of_turns(kv_len - 1), first, (row < num_turns).astype(jnp.int32), num_turns, 1)
-        pages = block_table[:, : SHORT // page]
-        pages = jnp.pad(pages, ((0, 0), (0, SHORT // page - pages.shape[1])))
+        pages = block_table[:, : longest // page]
+        pages = jnp.pad(pages, ((0, 0), (0, longest // page - pages.shape[1])))
         return cls(blocks, SharedTurns(of_turns(size), rows, pages.reshape(-1)))

@@ -62,19 +62,27 @@ def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("chip", "bundles", "spills"),
-    [("v4", 1550, 100), ("v5e", 880, 20), ("v5p", 880, 20), ("v6e", 740, 0), ("7x", 740, 0)],
+    ("chip", "four", "two"),
+    [
+        ("v4", (1550, 100), (1340, 100)),
+        ("v5e", (880, 20), (810, 20)),
+        ("v5p", (880, 20), (810, 20)),
+        ("v6e", (740, 0), (705, 0)),
+        ("7x", (740, 0), (725, 0)),
+    ],
 )
-def test_four_short_requests_stay_within_the_budget_of_their_turn(chip, bundles, spills, tmp_path):
-    """Of up to 128 keys each, waits included: at most a fifth more than the products and sums of one of 512 on v6e; a
-    third to a half of four turns."""
+def test_requests_that_share_a_turn_stay_within_its_budget(chip, four, two, tmp_path):
+    """Bundles and spills of four of up to 128 keys each, waits included: at most a fifth more than the products and
+    sums of one of 512 on v6e; a third to a half of four turns. And of two of up to 256: two thirds of two turns, but on
+    v4, where a turn of one request computes 256 keys or more."""
     (row,) = _run("tpu_schedule.py", tmp_path, "table", "--chip", chip, "--kind", "decode")["rows"]
     assert "error" not in row, row
     assert row["together"] == 4
-    assert row["shared_turn_bundles"] <= bundles, row
-    assert row["shared_turn_spills"] <= spills, row
-    alone = row["last_keys_bundles"][0] + row["clear_page_bundles"]
-    assert row["shared_turn_bundles"] < 0.6 * 4 * alone, row
+    quarter, half = (bundles + row["clear_page_bundles"] for bundles in row["last_keys_bundles"])
+    of_128, of_256, share = (quarter, quarter, 0.85) if row["keys"] == 1024 else (quarter, half, 0.7)
+    for turn, (bundles, spills), most in (("shared", four, 0.6 * 4 * of_128), ("pair", two, share * 2 * of_256)):
+        assert row[f"{turn}_turn_bundles"] <= min(bundles, most), row
+        assert row[f"{turn}_turn_spills"] <= spills, row
 
 
 @pytest.mark.parametrize(

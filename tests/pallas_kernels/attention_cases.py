@@ -1,7 +1,7 @@
 """The attention cases that every backend runs, and their oracle: numpy, float64, one token at a time."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -227,6 +227,13 @@ def metadata_of(data: Data, case: Case) -> AttentionMetadata:
 
 def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32") -> npt.NDArray:
     """The op's output [T, N, H] for a case, jitted."""
+    return compiled(case, data, backend, target, dtype)(data)
+
+
+def compiled(
+    case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32"
+) -> Callable[[Data], npt.NDArray]:
+    """As `attend`, of any data of those shapes and scales: it is compiled once."""
 
     def call(q: jax.Array, kv_pages: KVPages, metadata: AttentionMetadata, sinks: jax.Array | None) -> jax.Array:
         return ragged_paged_attention(
@@ -243,8 +250,13 @@ def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtyp
             target=target,
         )
 
-    kv_pages = pages_of(data, case, dtype)
-    return np.asarray(jax.jit(call)(jnp.asarray(data.q, dtype), kv_pages, metadata_of(data, case), data.sinks))
+    jitted = jax.jit(call)
+
+    def attend_data(data: Data) -> npt.NDArray:
+        args = pages_of(data, case, dtype), metadata_of(data, case), data.sinks
+        return np.asarray(jitted(jnp.asarray(data.q, dtype), *args))
+
+    return attend_data
 
 
 def _one(

@@ -25,7 +25,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 )
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
 from palladio.pallas_kernels.target import Target
-from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make
+from tests.pallas_kernels.attention_cases import CASES, Case, attend, compiled, interpreted, make
 
 RUNNABLE = [case for case in CASES if case.page_size % (8 if case.kv_dtype == "float32" else 32) == 0]
 SMALL = Case("small", ((150, 3), (20, 30)), num_heads=2, num_kv_heads=1, padding_tokens=3)
@@ -95,7 +95,7 @@ def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, 
     assert sorted(seen) == [LANES, 2 * LANES, 4 * LANES, 4 * LANES]
 
 
-SHARING = (1, 63, 127, 128, 129, 2, 64, 31, 32, 500, 100, 5)
+SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of the first eight, and of the others
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ SHARING = (1, 63, 127, 128, 129, 2, 64, 31, 32, 500, 100, 5)
             pytest.param(traits, marks=pytest.mark.slow)
             for traits in (
                 {"num_heads": 2, "page_size": 64},
-                {"num_heads": 10, "window": 200},
-                {"num_heads": 40, "sinks": True, "window": 128},
+                {"num_heads": 10, "window": 300},
+                {"num_heads": 40, "sinks": True, "window": 256},
                 {"head_size": 256, "soft_cap": 4.0},
                 {"kv_dtype": "float8_e5m2"},
                 {"kv_dtype": "float8_e4m3fn", "head_size": 64},
@@ -120,12 +120,45 @@ SHARING = (1, 63, 127, 128, 129, 2, 64, 31, 32, 500, 100, 5)
     ids=str,
 )
 def test_short_requests_share_turns(traits, monkeypatch):
-    """With those of the same eight rows, up to four in one; long ones and padding between them."""
+    """With those of the same eight rows, up to four in one, or two of more than 128 keys; long ones and padding between
+    them."""
     turns = _blocks_of_512_keys(monkeypatch)
-    case = dataclasses.replace(_sharing(SHARING), **traits)
+    case = dataclasses.replace(_sharing(SHARING, 24), **traits)
     assert _error(case, "plain") < 1e-5
-    assert len(turns) == 1
-    assert len(turns[0].requests) == 4
+    assert [(turn.size, len(turn.requests)) for turn in turns] == [(128, 4), (256, 2)]
+
+
+@pytest.mark.parametrize("window", [200, pytest.param(128, marks=pytest.mark.slow)])
+def test_requests_of_more_keys_than_the_window_have_turns_of_their_own(window, monkeypatch):
+    turns = _blocks_of_512_keys(monkeypatch)
+    assert _error(dataclasses.replace(_sharing(SHARING, 24), window=window), "plain") < 1e-5
+    assert [turn.size for turn in turns] == [128]
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype"),
+    [
+        ((8, 2), "bfloat16"),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in (((8, 2), "float32"), ((16, 2), "float32"))),
+        pytest.param((3, 3), "bfloat16", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_beside_it(heads, dtype, monkeypatch):
+    """In turns with others, in another place of one, and in one of its own."""
+    turns = _blocks_of_512_keys(monkeypatch)
+    N, K = heads
+    traits = {"num_heads": N, "num_kv_heads": K, "sinks": True, "soft_cap": 4.0}
+    case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
+    data = make(case)
+    attend_data = compiled(case, data, "tpu", Target("tpu", "v6e", "plain"), dtype)
+    out, count = attend_data(data), data.num_requests
+    for order in (range(count)[::-1], [4, 2], [5, 1, 6], *([one] for one in range(count))):
+        rows = np.array([*order, *[row for row in range(8) if row not in order]])
+        moved = {name: getattr(data, name)[rows] for name in ("q", "kv_len", "block_table")}
+        found = attend_data(dataclasses.replace(data, num_requests=len(order), **moved))
+        np.testing.assert_array_equal(found[: len(order)], out[list(order)])
+    assert {turn.size for turn in turns} == {128, 256}
 
 
 def test_short_requests_share_turns_where_the_block_table_is_narrow(monkeypatch):
@@ -146,7 +179,7 @@ def test_short_requests_with_a_shorter_window_or_with_scales_have_turns_of_their
 def test_turns_of_random_lengths_match_the_oracle(seed, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     rng = np.random.default_rng(seed)
-    lengths = np.where(rng.random(24) < seed / 5, rng.integers(1, 129, 24), rng.integers(1, 600, 24))
+    lengths = np.where(rng.random(24) < seed / 5, rng.integers(1, 257, 24), rng.integers(1, 600, 24))
     assert _error(_sharing(lengths[: rng.integers(1, 25)].tolist(), 24), "plain") < 1e-5
 
 
@@ -154,7 +187,7 @@ def test_turns_of_random_lengths_match_the_oracle(seed, monkeypatch):
 @pytest.mark.parametrize("mode", ["on_wait", "eager"])
 def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
-    assert _error(_sharing((60, 128, 300, 7, 90), 8), mode) < 1e-5
+    assert _error(_sharing((60, 128, 300, 7, 90, 200, 256), 8), mode) < 1e-5
     assert not _races()
 
 
@@ -162,12 +195,13 @@ def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, monkeypatch):
 def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     N, K = heads
-    case = dataclasses.replace(_sharing((40, 64, 128, 33), 4), num_heads=N, num_kv_heads=K)
+    case = dataclasses.replace(_sharing((40, 64, 128, 33, 200, 256), 8), num_heads=N, num_kv_heads=K)
     data = make(case)
-    data.kv_pages[data.block_table[1, 0], :, 3] = np.nan
+    for row in (1, 4):
+        data.kv_pages[data.block_table[row, 0], :, 3] = np.nan
     out = attend(case, data, "tpu", Target("tpu", "v6e", "plain"))
-    assert np.isnan(out[1]).all()
-    others = [0, 2, 3]
+    assert np.isnan(out[[1, 4]]).all()
+    others = [0, 2, 3, 5]
     np.testing.assert_allclose(out[others], data.expected[others], atol=1e-5)
 
 
@@ -311,13 +345,14 @@ def test_few_requests_and_those_of_an_odd_number_have_turns_of_their_own():
         shape = AttentionShape(N, K, H, page_size, 64, num_rows, jnp.bfloat16, kv_dtype)
         blocks = tpu_config.decode_blocks(shape, target)
         assert blocks.together == 1 or num_rows % blocks.rows == 0
+        assert blocks.longest == (0 if blocks.together == 1 else 128 if num_rows == 2048 else 256)  # of their pages
         return blocks.together, blocks.rows
 
-    assert shared(256) == shared(16) == (4, 16)
+    assert shared(256) == shared(16) == shared(2048) == (4, 16)
     assert shared(24) == (4, 8)
     assert shared(2) == (4, 2)
     assert shared(256, heads=(32, 32, 128)) == (4, 4)  # of as many bytes
-    for alone in (shared(1), shared(9), shared(8192), shared(256, 256), shared(256, 48), shared(256, 32, jnp.int8)):
+    for alone in (shared(1), shared(9), shared(4096), shared(256, 256), shared(256, 48), shared(256, 32, jnp.int8)):
         assert alone == (1, 1)
 
 

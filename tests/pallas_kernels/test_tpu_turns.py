@@ -6,13 +6,13 @@ import pytest
 
 from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, TurnPlan
 
-BLOCK, TOGETHER, PAGE = 8, 4, 32
+BLOCK, TOGETHER, PAGE, LONGEST = 8, 4, 32, 2 * SHORT
 
 
-def _plan(lengths, num_rows):
+def _plan(lengths, num_rows, longest=LONGEST):
     table = np.arange(len(lengths) * 40).reshape(len(lengths), 40)
     args = (jnp.asarray(lengths, jnp.int32), jnp.int32(num_rows), jnp.asarray(table, jnp.int32))
-    return TurnPlan.of_rows(*args, PAGE, BLOCK, TOGETHER)
+    return TurnPlan.of_rows(*args, PAGE, BLOCK, TOGETHER, longest)
 
 
 def _turns(plan):
@@ -29,11 +29,18 @@ def test_short_requests_of_a_block_share_turns_and_long_ones_have_their_own():
     assert _turns(_plan(lengths, 0)) == []
 
 
+def test_two_requests_of_up_to_256_keys_share_a_turn():
+    lengths = [129, 5, 256, 257, 200, 128, 130, 200, 256, 1, 700, 2, 3, 4, 5, 6]
+    assert _turns(_plan(lengths, 16)) == [[0, 2], [1, 5], [3], [4, 6], [7], [8], [9, 11, 12, 13], [10], [14, 15]]
+    first = [[0], [1, 5], [2], [3], [4], [6], [7]]
+    assert _turns(_plan(lengths, 16, SHORT)) == [*first, [8], [9, 11, 12, 13], [10], [14, 15]]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_every_real_row_is_in_one_turn(seed):
     rng = np.random.default_rng(seed)
     num_rows = int(rng.integers(0, 65))
-    lengths = np.where(rng.random(64) < seed / 7, rng.integers(1, SHORT + 1, 64), rng.integers(1, 1000, 64))
+    lengths = np.where(rng.random(64) < seed / 7, rng.integers(1, LONGEST + 1, 64), rng.integers(1, 1000, 64))
     lengths[num_rows:] = 0
     plan = _plan(lengths, num_rows)
     turns = _turns(plan)
@@ -42,22 +49,24 @@ def test_every_real_row_is_in_one_turn(seed):
     assert blocks == sorted(blocks)  # each is brought once
     for i, turn in enumerate(turns):
         assert {row // BLOCK for row in turn} == {blocks[i]}
-        assert len(turn) == 1 or (lengths[turn] <= SHORT).all()
+        kinds = set(-(-lengths[turn] // SHORT))
+        assert len(turn) == 1 or (kinds <= {1, 2} and len(kinds) == 1 and len(turn) <= TOGETHER // kinds.pop())
         found = (int(x[i]) for x in (plan.blocks.request, plan.blocks.position, plan.blocks.count))
         assert tuple(found) == (turn[0], lengths[turn[0]] - 1, 1)
         assert [int(rows[i]) for rows in plan.shared.rows] == turn + [turn[0]] * (TOGETHER - len(turn))
     # A block leaves no turn out that could be saved.
     for block in range(64 // BLOCK):
         mine = [len(turn) for turn, of in zip(turns, blocks, strict=True) if of == block]
-        short = int((lengths[block * BLOCK : min((block + 1) * BLOCK, max(num_rows, block * BLOCK))] <= SHORT).sum())
-        assert sum(mine) - len(mine) == short - -(-short // TOGETHER)
+        own = lengths[block * BLOCK : min((block + 1) * BLOCK, max(num_rows, block * BLOCK))]
+        short, longer = int((own <= SHORT).sum()), int(((own > SHORT) & (own <= LONGEST)).sum())
+        assert sum(mine) - len(mine) == short - -(-short // TOGETHER) + longer // 2
     np.testing.assert_array_equal(
-        plan.shared.pages, (np.arange(64)[:, None] * 40 + np.arange(SHORT // PAGE)).reshape(-1)
+        plan.shared.pages, (np.arange(64)[:, None] * 40 + np.arange(LONGEST // PAGE)).reshape(-1)
     )
     assert (np.asarray(plan.blocks.count)[len(turns) :] == 0).all()
 
 
 def test_no_two_requests_share_where_it_is_not_wanted():
-    plan = TurnPlan.of_rows(jnp.asarray([3, 4]), jnp.int32(2), jnp.zeros((2, 8), jnp.int32), PAGE, 1, 1)
+    plan = TurnPlan.of_rows(jnp.asarray([3, 4]), jnp.int32(2), jnp.zeros((2, 8), jnp.int32), PAGE, 1, 1, 0)
     assert plan.shared is None
     assert plan.blocks.request.tolist() == [0, 1]
