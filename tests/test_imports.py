@@ -39,7 +39,9 @@ def test_the_face_and_http_never_import_jax():
 
 
 def test_importing_the_face_loads_nothing():
-    heavy = ["fastapi", "transformers", "numpy", "tyro", "zmq", "msgspec", "palladio.runtime.interface"]
+    rooms = ["interface", "front", "process.transport", "process.process_transport", "telemetry"]
+    heavy = ["fastapi", "transformers", "numpy", "tyro", "zmq", "msgspec"]
+    heavy += [f"palladio.runtime.{room}" for room in rooms]
     _import_leaves_out(["palladio", "palladio.__main__"], heavy)  # `palladio help` is instant too
 
 

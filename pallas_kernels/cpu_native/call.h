@@ -1,5 +1,5 @@
-// A call as XLA gives it, by its C API: buffers in their order, and attributes by their names. XLA's own classes for them
-// take two seconds to compile.
+// A call as XLA gives it, by its C API: buffers in their order, and attributes by their names. XLA's own classes for
+// them take two seconds to compile.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ class Call {
   // The same, of a count that is known.
   const float* Floats(int64_t count) {
     const XLA_FFI_Buffer& buffer = Next();
-    return buffer.dtype == XLA_FFI_DataType_F32 && CountOf(buffer) == count ? static_cast<float*>(buffer.data) : Fail<float>();
+    const bool fits = buffer.dtype == XLA_FFI_DataType_F32 && CountOf(buffer) == count;
+    return fits ? static_cast<float*>(buffer.data) : Fail<float>();
   }
   const int32_t* Ints(int64_t* count) {
     const XLA_FFI_Buffer& buffer = Next();
@@ -96,7 +97,8 @@ class Call {
   T* Result(int64_t index, XLA_FFI_DataType type, std::initializer_list<int64_t> sizes) {
     if (index >= frame_.rets.size) return Fail<T>();
     const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(frame_.rets.rets[index]);
-    const bool fits = buffer.dtype == type && std::equal(buffer.dims, buffer.dims + buffer.rank, sizes.begin(), sizes.end());
+    const int64_t *begin = buffer.dims, *end = begin + buffer.rank;
+    const bool fits = buffer.dtype == type && std::equal(begin, end, sizes.begin(), sizes.end());
     return fits ? static_cast<T*>(buffer.data) : Fail<T>();
   }
 
@@ -109,24 +111,24 @@ class Call {
 
  private:
   static constexpr int64_t kNoSizes[4] = {};
-  static constexpr XLA_FFI_Buffer kNone = {sizeof(XLA_FFI_Buffer), nullptr, XLA_FFI_DataType_INVALID, nullptr, 0, nullptr};
+  static constexpr XLA_FFI_Buffer kNone = {sizeof(XLA_FFI_Buffer), nullptr, XLA_FFI_DataType_INVALID, nullptr, 0,
+                                           nullptr};
 
   // They are sorted by name.
   template <typename T>
   T Attribute(std::string_view name, XLA_FFI_DataType type) {
     const XLA_FFI_Attrs& all = frame_.attrs;
-    const auto name_of = [](const XLA_FFI_ByteSpan* span) { return std::string_view(span->ptr, span->len); };
-    const auto place = std::lower_bound(all.names, all.names + all.size, name, [=](const auto* span, std::string_view wanted) {
-                         return name_of(span) < wanted;
-                       }) - all.names;
-    if (place == all.size || name_of(all.names[place]) != name || all.types[place] != XLA_FFI_AttrType_SCALAR) return *OrZero<T>(Fail<T>());
+    const auto of = [](const XLA_FFI_ByteSpan* span) { return std::string_view(span->ptr, span->len); };
+    const auto is_before = [of](const XLA_FFI_ByteSpan* span, std::string_view wanted) { return of(span) < wanted; };
+    const int64_t place = std::lower_bound(all.names, all.names + all.size, name, is_before) - all.names;
+    const bool is_there = place < all.size && of(all.names[place]) == name;
+    if (!is_there || all.types[place] != XLA_FFI_AttrType_SCALAR) {
+      is_wrong_ = true;
+      return T{};
+    }
     const auto& scalar = *static_cast<const XLA_FFI_Scalar*>(all.attrs[place]);
-    return *OrZero<T>(scalar.dtype == type ? static_cast<T*>(scalar.value) : Fail<T>());
-  }
-  template <typename T>
-  static const T* OrZero(const T* value) {
-    static constexpr T kZero{};
-    return value ? value : &kZero;
+    if (scalar.dtype != type) is_wrong_ = true;
+    return scalar.dtype == type ? *static_cast<const T*>(scalar.value) : T{};
   }
   const XLA_FFI_Buffer& Next() {
     if (next_ == frame_.args.size) {
@@ -180,7 +182,8 @@ inline Pool PoolOf(XLA_FFI_CallFrame* frame) {
       (*kept)();
       delete kept;
     };
-    XLA_FFI_ThreadPool_Schedule_Args args = {XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, own->ctx, run, kept};
+    XLA_FFI_ThreadPool_Schedule_Args args = {XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, own->ctx, run,
+                                             kept};
     if (auto* error = own->api->XLA_FFI_ThreadPool_Schedule(&args)) {
       Destroy(*own->api, error);
       run(kept);

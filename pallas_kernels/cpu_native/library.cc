@@ -171,6 +171,7 @@ Problem AttentionHalf(const Pool& pool, Call& call) {
   Attention& a = block.attention;
   const int64_t *sizes;
   float* const pages = call.Array(XLA_FFI_DataType_F32, 4, &sizes);
+  if (!pages) return kBlockError;
   const int64_t P = sizes[0], T = block.ends.rows, D = block.ends.size;
   a.T = T;
   a.N = call.Whole("heads");

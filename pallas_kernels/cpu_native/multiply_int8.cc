@@ -1,5 +1,5 @@
-// Products of rows with int8 matrices, a library of its own. The largest part of the inputs (kPartBytes) times the largest numbers of a lane fits
-// in 32 bits.
+// Products of rows with int8 matrices, a library of its own. The largest part of the inputs (kPartBytes) times the
+// largest numbers of a lane fits in 32 bits.
 #include "multiply.h"
 
 #include "products_avx2.h"

@@ -4,19 +4,8 @@ import jax
 from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu, tpu_sum
-from palladio.pallas_kernels.expert_routing.routing import Groups, Routed, Routing, choose
+from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
 from palladio.pallas_kernels.target import Target
-
-__all__ = [
-    "Groups",
-    "Routed",
-    "Routing",
-    "can_route_experts",
-    "can_sum_experts",
-    "choose",
-    "route_experts",
-    "sum_experts",
-]
 
 BACKENDS = {"tpu": tpu.route, "gpu_triton": gpu_triton.route, "reference": reference.route}
 SUMS = {"tpu": tpu_sum.weighted_sum, "reference": reference.weighted_sum}

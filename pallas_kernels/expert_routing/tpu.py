@@ -34,10 +34,10 @@ _ELSEWHERE, _CHOSEN = -1e30, -2e30
 def takes(x: jax.Array, num_experts: int, routing: Routing, target: Target) -> bool:
     """Whether all of it fits: see the limits above. Args: see api.can_route_experts."""
     (T, D), M = x.shape, x.shape[0] * routing.num_chosen
-    groups = routing.groups
-    unit = 1 if routing.chooses_by_scores else SUBLANES if groups is None else SUBLANES * groups.number
+    # Padding must not be chosen, and groups are whole registers.
+    unit = SUBLANES * (1 if routing.groups is None else routing.groups.number)
     return (
-        num_experts % unit == 0
+        (routing.chooses_by_scores or num_experts % unit == 0)
         and x.dtype == jnp.bfloat16
         and T <= MAX_TOKENS
         and num_experts <= MAX_EXPERTS

@@ -155,3 +155,17 @@ def test_blocks_take_no_more_rows_of_int8_than_products_do(monkeypatch: pytest.M
     monkeypatch.setattr(NarrowProducts, "of", lambda target: table)
     takes = [jax.eval_shape(lambda x: row_blocks.mlp_rows(mlp, norms, 1.0, x, x), x) is not None for x in rows]
     assert takes == [True, False]
+
+
+def test_arguments_that_do_not_fit_are_an_error() -> None:
+    """And no division by the cache's KV heads, of which there are none."""
+    nothing = np.zeros(0, np.float32)
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 8), (4, 16, 8))]
+    call = jax.ffi.ffi_call(calls.ATTENTION_BLOCK, results)
+    names = "heads", "head_size", "pairs", "head_norm", "window", "qkv_bits", "output_bits"
+    numbers = dict.fromkeys(names, np.int64(4))
+    reals = dict.fromkeys(("eps", "added", "factor", "head_eps", "head_added", "scale", "soft_cap"), np.float32(0))
+    flags = dict.fromkeys(("is_centered", "is_head_centered", "is_interleaved", "has_gate"), False)
+    pages = jnp.zeros((4, 16, 8), jnp.float32)  # without KV heads
+    with pytest.raises(jax.errors.JaxRuntimeError, match="do not fit together"):
+        jax.block_until_ready(call(jnp.zeros((2, 8)), pages, *[nothing] * 25, **numbers, **reals, **flags))

@@ -161,6 +161,25 @@ def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_
     assert {turn.size for turn in turns} == {128, 256}
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_a_step_of_two_rows_in_which_none_shares_a_turn_gives_the_same_bits(dtype, monkeypatch):
+    turns = _blocks_of_512_keys(monkeypatch)
+    target = Target("tpu", "v6e", "plain")
+    traits = {"num_heads": 8, "num_kv_heads": 2, "sinks": True, "soft_cap": 4.0}
+    case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
+    data = make(case)
+    out = compiled(case, data, "tpu", target, dtype)(data)
+    assert turns
+    turns.clear()
+    two = None
+    for pair in ([0, 1], [2, 3], [4, 5], [6, 0]):
+        rows = {name: getattr(data, name)[np.array(pair)] for name in ("q", "kv_len", "block_table")}
+        few = dataclasses.replace(data, num_requests=2, **rows)
+        two = two or compiled(case, few, "tpu", target, dtype)
+        np.testing.assert_array_equal(two(few), out[pair])
+    assert not turns
+
+
 def test_short_requests_share_turns_where_the_block_table_is_narrow(monkeypatch):
     turns = _blocks_of_512_keys(monkeypatch)
     assert _error(dataclasses.replace(_sharing((40, 64, 1, 33), 4), table_width=2), "plain") < 1e-5

@@ -136,6 +136,17 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.suffix for path in (tmp_path / "native").iterdir()] == [".lock"]
 
 
+@needs_compiler
+@pytest.mark.parametrize("unit", sorted({unit for units in library._UNITS.values() for unit in units}))
+def test_the_form_that_no_other_test_loads_compiles(unit: str) -> None:
+    """AVX-512 without VNNI: its kernels are those of other forms."""
+    compiler = next(filter(None, map(shutil.which, library.COMPILERS)))
+    source = str(library._HERE / unit)
+    flags = [*library._FLAGS, *FLAGS["avx512"], f"-I{jax.ffi.include_dir()}", "-fsyntax-only"]
+    done = subprocess.run([compiler, *flags, source], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 V3 = "fma avx2 bmi1 bmi2 f16c movbe abm"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.pallas_kernels.expert_routing import Groups, Routing, can_route_experts, can_sum_experts, route_experts
 from palladio.pallas_kernels.target import Target
-from tests.pallas_kernels.test_expert_routing import bias_of, every_router, step
+from tests.pallas_kernels.test_expert_routing import assert_a_broken_token_stays_alone, bias_of, every_router, step
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
 
@@ -66,13 +66,7 @@ def test_other_routers(router, tokens, chosen, here, first):
 
 @every_router
 def test_of_other_routers_what_is_not_finite_stays_in_its_token(router):
-    logits, x = step(16, 64)
-    routing = Routing(8, 64, renormalize=True, **router)
-    broken = logits.at[5].set(jnp.nan)
-    found = route_experts(broken, x, 16, 0, routing, target=INTERPRETED, **bias_of(routing, 64))
-    is_finite = np.isfinite(np.asarray(found.weights)).all(axis=1)
-    np.testing.assert_array_equal(is_finite, np.arange(16) != 5)
-    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(128))
+    assert_a_broken_token_stays_alone(router, INTERPRETED)
 
 
 @pytest.mark.parametrize("values", [[0.0], [0.0, 1.0], [-200.0, 0.0], [-np.inf, 1.0]])
