@@ -84,8 +84,7 @@ def decode_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, i
 
 def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: int) -> TpuBlocks:
     """With short requests sharing turns, if they can."""
-    # An int8 cache has scales, which are laid out for one request.
-    if SHORT % shape.page_size or jnp.dtype(shape.kv_dtype) == jnp.int8:
+    if SHORT % shape.page_size:
         return blocks
     most = min(MOST_ROWS, max(IN_OUT // _in_out_bytes(shape), 2))
     rows = math.gcd(shape.num_rows, 1 << (most.bit_length() - 1))  # a power of 2, see the kernel

@@ -150,8 +150,10 @@ def attention_kernel(
         slot = slot_of[0]
         slot_of[0] = walk_shared(i, buffers, slot, size)
         requests = [(of & (sizes.rows - 1), num_keys) for of, num_keys in blocks.requests(i, size)]
+        if scales is not None:
+            scales.lay_out(slot, [(0, num_keys) for _, num_keys in requests], size)
         of_scores, of_output = factors[SCORE_FACTOR], factors[OUTPUT_FACTOR]
-        ShortRequests(q, out, rows, slot, sinks, requests, size, of_scores, of_output, sizes).attend()
+        ShortRequests(q, out, rows, slot, sinks, requests, size, of_scores, of_output, sizes, scales).attend()
 
     def _turn() -> None:
         blocks.when_alone(i, _block)

@@ -27,7 +27,7 @@ Ref = Any
 NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
 TABLE_PIECE = 1_024  # page numbers of one copy
 COPIES_AT_ONCE = 8
-FEW_PAGES = 2  # of a short request, whose copies are started without a loop
+FEW_PAGES = 8  # of a turn that requests share, whose copies are started without a loop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,26 +155,23 @@ class KeyBuffers:
         at_once = min(COPIES_AT_ONCE, sizes.pages)
         number, entry = blocks.num_pages(i, block), blocks.entry(i, block)
 
-        def one(j: jax.Array | int, page: jax.Array) -> None:
-            self._copy(page, slot, j)
-            if self.scales is not None:
-                self.scales.start(page, slot, j)
-
         def group(pages: dict[int, jax.Array]) -> None:
             for j, page in pages.items():
-                one(j, page)
+                self._copy(page, slot, j)
 
         for first in range(0, sizes.pages - at_once + 1, at_once):
             pages = {j: blocks.page(entry + j) for j in range(first, first + at_once)}  # whether they are needed or not
             pl.when(first + at_once <= number)(functools.partial(group, pages))
         rest = lax.div(number, at_once) * at_once
-        lax.fori_loop(rest, number, lambda j, _: one(j, blocks.page(entry + j)), None)
+        lax.fori_loop(rest, number, lambda j, _: self._copy(blocks.page(entry + j), slot, j), None)
 
     def _copy(self, page: jax.Array, slot: jax.Array, place: jax.Array | int) -> None:
         size = self.blocks.sizes.page
         first = place * size if isinstance(place, int) else pl.multiple_of(place * size, size)
         rows = self.rows.at[slot, :, pl.ds(first, size), :]
         pltpu.make_async_copy(self.kv_pages.at[page], rows, self.arrived.at[slot]).start()
+        if self.scales is not None:
+            self.scales.start(page, slot, place)
 
     def start_turn(self, i: jax.Array, slot: jax.Array) -> None:
         """The first pages of a grid step, whose row of the block table is on its way."""
@@ -200,7 +197,7 @@ class KeyBuffers:
             ) -> None:
                 self._copy(numbers[entry + j], slot, first + j)
 
-            if each <= FEW_PAGES:
+            if each * blocks.sizes.together * SHORT // size <= FEW_PAGES:
                 for j in range(each):
                     pl.when(j * blocks.sizes.page < num_keys)(functools.partial(one, j))
             else:
@@ -309,7 +306,7 @@ def walk_keys(
             first = at - (sizes.window - 1) - base
             pl.when(first >= sizes.page)(lambda: buffers.clear_head(slot, first))
         if buffers.scales is not None:
-            buffers.scales.lay_out(slot, 0 if sizes.window is None else first, held)
+            buffers.scales.lay_out(slot, [(0 if sizes.window is None else first, held)], sizes.keys)
 
         def partly(width: int) -> None:
             pl.when(held < width)(lambda: buffers.clear_tail(slot, held, width))

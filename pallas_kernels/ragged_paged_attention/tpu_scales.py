@@ -5,6 +5,7 @@ are rotated and selected together, for all heads of a row at once.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -61,14 +62,15 @@ class RowScales:
         these = self.buffers.at[slot, :num_pages]
         pltpu.make_async_copy(these, these, self.arrived.at[slot]).wait()
 
-    def lay_out(self, slot: jax.Array, first: jax.Array | int, end: jax.Array) -> None:
-        """Writes `laid_out`. Scales of keys before `first` and from `end` on, counted in the block, become 0: nobody
-        copied them, or they are another request's."""
+    def lay_out(self, slot: jax.Array, parts: Sequence[tuple[jax.Array | int, jax.Array]], size: int) -> None:
+        """Writes `laid_out`, of each part of so many keys. Scales of keys before its first and from its end on, counted
+        in the part, become 0: nobody copied them, or they are another request's."""
         num_rows, num_lanes = self.buffers.shape[2:]
         page, runs = self.sizes.page, _runs(self.sizes.page)
         lane = lax.broadcasted_iota(jnp.int32, (num_rows, LANES), 1)
-        for column in range(0, self.sizes.keys, LANES):
-            visible = (lane + column >= first) & (lane + column < end)
+        for column in range(0, len(parts) * size, LANES):
+            (first, end), key = parts[column // size], lane + column % size
+            visible = (key >= first) & (key < end)
             tiles = [self._tile(slot, column + run * page, num_lanes) for run in range(runs)]
             for run in range(runs):
                 # Of each page its run, where the page lies in the block.

@@ -1,4 +1,4 @@
-"""The TPU kernel's work on a turn that several short requests share: one token each, and up to 128 keys.
+"""The TPU kernel's work on a turn that several short requests share: one token each, and up to 128 or 256 keys.
 
 A matrix unit is filled by keys and values, not by the few rows of queries. Where it is 256 wide, 128 keys of heads of
 128 leave half of it idle, so two kv heads share a product. Their scores are a product with the keys of both, of which
@@ -21,6 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, product
 from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
 
@@ -37,6 +38,7 @@ class ShortRequests:
         sinks: f32[K, R, 128], see tpu_kernel.
         requests: each one's row of q and out, and its keys. Behind the last the first, without keys: what is computed
             of those is written over.
+        size: keys that each has the place of, 128 or 256: a request of more than 128 has 256.
         score_factor, output_factor: see tpu_kernel.
     """
 
@@ -50,6 +52,7 @@ class ShortRequests:
     score_factor: jax.Array
     output_factor: jax.Array
     sizes: KernelSizes
+    scales: RowScales | None
 
     def attend(self) -> None:
         """Writes all of their outputs."""
@@ -72,7 +75,8 @@ class _Request:
     def __init__(self, turn: ShortRequests, place: int) -> None:
         self.turn = turn
         self.row, num_keys = turn.requests[place]
-        self.keys = pl.ds(place * turn.size, turn.size)
+        self.first_key = place * turn.size
+        self.keys = pl.ds(self.first_key, turn.size)
         num_rows = turn.q.shape[2]
         self.half = num_rows // 2 if turn.sizes.halves else num_rows
         shape = (2 * self.half, turn.size)
@@ -87,11 +91,17 @@ class _Request:
         queries = self._rows([turn.q[self.row, head] for head in heads])
         keys = [turn.keys[turn.slot, head, self.keys, : turn.sizes.value_lane or None] for head in heads]
         scores = product(queries, as_dtype(jnp.concatenate(keys, axis=0), queries.dtype), (1, 1))
+        if turn.scales is not None:
+            scales = [turn.scales.of_keys(head, self.first_key, turn.size) for head in heads]
+            scores *= jnp.concatenate(scales, axis=1)
         if len(heads) == 2:
             scores = jnp.where(first, scores[:, : turn.size], scores[:, turn.size :])
         weights, share = self._weights(heads, scores)
         if len(heads) == 2:
             weights = jnp.concatenate([jnp.where(first, weights, 0.0), jnp.where(first, 0.0, weights)], axis=1)
+        if turn.scales is not None:
+            scales = [turn.scales.of_values(head, self.first_key, turn.size) for head in heads]
+            weights *= jnp.concatenate(scales, axis=1)
         weights = weights.astype(queries.dtype)
         return lambda: self._write(heads, weights, share)
 
@@ -136,7 +146,10 @@ class _Request:
             turn.out[self.row, head] = rows.astype(turn.out.dtype)
 
     def _values(self, rows: jax.Array) -> list[jax.Array]:
-        """Of a head, in parts: zeros behind the last key, which is among the last 128."""
+        """Of a head, in parts: zeros behind the last key, which is among the last 128. Whole numbers may stay, since
+        their scales are 0."""
+        if self.turn.scales is not None:
+            return [rows]
         known, rest = rows[:-SHORT], _keep(rows[-SHORT:], self.kept)
         return [known, rest] if known.shape[0] else [rest]
 
