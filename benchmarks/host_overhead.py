@@ -1,16 +1,19 @@
 """Host time of a decode step, part by part: what the engine does besides waiting for the device.
 
     python benchmarks/host_overhead.py --requests 1 64 256 --queued 0 10000 --steps 300
+    python benchmarks/host_overhead.py --requests 256 1000 --cpu-time --repeats 3
     python benchmarks/host_overhead.py --arguments 10 40 160
 
 Runs a random tiny model (no download). `wait` is the time spent until the previous step's tokens are there: on an
 accelerator it is the device's time that the host did not hide. The host's own time is the sum of the others.
+--cpu-time counts CPU time of the engine's thread, which other work on the machine changes less; a wait is nothing then.
 --arguments shows instead what a program costs by the number of its arrays.
 """
 
 import argparse
 import collections
 import dataclasses
+import gc
 import json
 import statistics
 import time
@@ -32,7 +35,8 @@ from palladio.runtime.scheduling.step_rows import SampledRows
 class Stopwatch:
     """Adds up the time spent in wrapped methods, per step."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
         self.times: dict[str, list[float]] = collections.defaultdict(list)
         self._replaced: list[tuple[Any, str]] = []
 
@@ -40,11 +44,11 @@ class Stopwatch:
         function: Callable[..., Any] = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
+            start = self.clock()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.times[label].append(time.perf_counter() - start)
+                self.times[label].append(self.clock() - start)
 
         self.replace(owner, method, timed)
 
@@ -80,12 +84,15 @@ def measure(
     sampled: bool,
     uses_device: bool = True,
     num_timelines: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median µs of each part over the decode steps of `num_requests` streams, while others wait for their end.
 
     Args:
         num_timelines: requests that are recorded.
+        clock: seconds of wall or CPU time.
     """
+    core.flush_cache()  # a pool full of earlier requests' pages evicts at each step that gives some
     rng = np.random.default_rng(0)
     scheduler, runner = core._scheduler.schedulers[0], core._runner
     limits = scheduler.limits
@@ -100,7 +107,7 @@ def measure(
         core.step()
     for _ in range(10):
         core.step()
-    watch = Stopwatch()
+    watch = Stopwatch(clock)
     if not uses_device:
         watch.replace(runner.executor, "run", once_each(runner.executor.run))
     wrapped = [
@@ -116,14 +123,17 @@ def measure(
     read = runner.read
 
     def wait_and_read(step: InFlightStep) -> list[SampledRows]:
-        start = time.perf_counter()
+        start = clock()
         step.last_array.block_until_ready()
-        watch.times["wait"].append(time.perf_counter() - start)
+        watch.times["wait"].append(clock() - start)
         return read(step)
 
     watch.replace(runner, "read", wait_and_read)
+    gc.collect()
+    gc.disable()
     for _ in range(num_steps - 30):
         core.step()
+    gc.enable()
     watch.restore()
     core.abort([f"r{i}" for i in range(num_requests + num_queued)])
     while core.has_work:
@@ -172,6 +182,8 @@ def main() -> None:
         "--without-device", action="store_true", help="run no programs: a CPU would compute on the host's own cores"
     )
     parser.add_argument("--timelines", type=int, default=0, help="requests that ask for their timeline")
+    parser.add_argument("--cpu-time", action="store_true", help="of the engine's thread, in place of wall time")
+    parser.add_argument("--repeats", type=int, default=1, help="of each measurement, in turns")
     parser.add_argument("--arguments", type=int, nargs="+", help="arrays of a program: only what a call takes")
     parser.add_argument("--json", help="write the figures here too")
     args = parser.parse_args()
@@ -197,7 +209,9 @@ def main() -> None:
             sampled=args.sampled,
             uses_device=not args.without_device,
             num_timelines=args.timelines,
+            clock=time.thread_time if args.cpu_time else time.perf_counter,
         )
+        for _ in range(args.repeats)
         for count in args.requests
         for queued in args.queued
     ]

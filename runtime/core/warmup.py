@@ -37,6 +37,7 @@ class WarmUp:
         self._on_progress = on_progress
         self._shows = False
         self._start = time.perf_counter()
+        self._cpu_start = time.process_time()
         self._num_before = 0  # programs that were built when `_start` began
         self._first: list[ProgramKey] = []
         self._rest: list[ProgramKey] = []
@@ -79,6 +80,7 @@ class WarmUp:
             give_back()  # compilers leave as much as all programs take
         for line in describe_programs(built.reports):
             logger.info(line)
+        logger.info("CPU time of these programs and of loading beside them: %.1f s", self._cpu_seconds())
 
     def go_on(self) -> None:
         """Builds the others in the background, now that the engine can start."""
@@ -89,6 +91,10 @@ class WarmUp:
             self._start, self._num_before, self._total = time.perf_counter(), len(built), len(built) + len(self._rest)
             self._report()
             built.build_in_background(self._rest, self._report_rest)
+
+    def _cpu_seconds(self) -> float:
+        """Of all threads: a compiler has some of its own, so that no program's part can be told."""
+        return time.process_time() - self._cpu_start
 
     def _build(self) -> None:
         self._programs.build(self._first, self._report)
@@ -108,7 +114,8 @@ class WarmUp:
         if len(built.reports) == self._total:
             give_back()
             work = sum(report.seconds for report in built.reports)
-            logger.info("All programs are ready: %d of %d (%.1f s of work)", len(built), self._total, work)
+            found = len(built), self._total, work, self._cpu_seconds()
+            logger.info("All programs are ready: %d of %d (%.1f s of work; CPU time since the start: %.1f s)", *found)
 
 
 def describe_set(programs: StepPrograms) -> str:

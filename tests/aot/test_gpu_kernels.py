@@ -68,6 +68,19 @@ def test_a_step_on_the_kernels_is_one_cuda_graph(model, products, backend, tmp_p
     assert all(found <= most for found, most in zip(kernels, KERNELS[model, products], strict=True)), kernels
 
 
+def test_sampling_is_one_cuda_graph(tmp_path):
+    """Of 16 rows: 5 kernels for greedy ones, 60 with top_k and top_p, whose loops were once 64 launches of the host."""
+    dump = tmp_path / "dump"
+    sizes = ["--model", "qwen2.5-0.5b", "--layers", "1", "--decode", "16", "--prefill", "--only", "sample"]
+    table = _run("benchmarks/aot_steps.py", *sizes, "--target", "h200", XLA_FLAGS=f"--xla_dump_to={dump}")
+    texts = [listing.read_text() for listing in sorted(dump.glob("*jit_sample.thunk_sequence_after_thunk_passes.txt"))]
+    for text in texts:
+        assert re.findall(r"^\d+: (\w+)", text, re.MULTILINE) == ["kCommandBuffer"], table
+    most = (5, 8, 62, 63, 82)  # greedy, plain, random, masked, full
+    kernels = [text.count(" kCustomKernel ") for text in texts]
+    assert all(found <= allowed for found, allowed in zip(kernels, most, strict=True)), kernels
+
+
 def test_experts_of_few_rows_have_few_programs(tmp_path):
     """Of two layers, and 2 rows with 8 of 128 experts each: 16 rows are of 16 groups at most. One graph, in which gate
     and up are multiplied side by side, and what a router's logits are for is one kernel, and the plan of the products

@@ -58,10 +58,9 @@ def test_the_kernel_routes_as_defined(tokens, experts, chosen, here, first, reno
 @every_router
 @pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 8, 16, 32)])
 def test_other_routers(router, tokens, chosen, here, first):
-    for renormalize in (True, False):
-        routing = Routing(chosen, here, renormalize, 2.5, **router)
-        assert_same(step(tokens, 64), max(1, tokens - 3), first, routing)
-        assert_same(step(tokens, 64, values=[-1.0, 0.0, 2.0]), tokens, first, routing)  # many are equal
+    renormalized, plain = (Routing(chosen, here, renormalize, 2.5, **router) for renormalize in (True, False))
+    assert_same(step(tokens, 64), max(1, tokens - 3), first, renormalized)
+    assert_same(step(tokens, 64, values=[-1.0, 0.0, 2.0]), tokens, first, plain)  # many are equal
 
 
 @every_router

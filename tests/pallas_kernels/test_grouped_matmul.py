@@ -233,8 +233,16 @@ def test_the_kernel_for_hopper_says_what_it_cannot_do(sizes, reason):
 FEW_ROWS = {"one row a group": [0, 1] * 8, "all in the last group": [0] * 127 + [16], "no row": [0] * 128}
 
 
-@pytest.mark.parametrize("beyond", [0, 1, 50])
-@pytest.mark.parametrize("tile", [1, 16, 64])
+@pytest.mark.parametrize(
+    ("tile", "beyond"),
+    [
+        *((16, 0), (16, 50), (1, 1)),
+        *(
+            pytest.param(tile, beyond, marks=pytest.mark.slow)
+            for tile, beyond in ((1, 0), (1, 50), (16, 1), (64, 0), (64, 1), (64, 50))
+        ),
+    ],
+)
 @pytest.mark.parametrize("sizes", (SIZES | FEW_ROWS).values(), ids=SIZES | FEW_ROWS)
 def test_tiles_cover_every_row_once(sizes, tile, beyond):
     M = max(sum(sizes) + beyond, 1)
