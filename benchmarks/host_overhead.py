@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from server_process import provenance
 
 from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
@@ -30,6 +31,13 @@ from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.step_rows import SampledRows
+
+PROMPT, CHUNK = 16, 256  # tokens of each request, and of a prefill step
+
+
+def steps_to_admit(num_requests: int) -> int:
+    """Of prefill, between which those that are there decode."""
+    return num_requests * PROMPT // CHUNK + 1
 
 
 class Stopwatch:
@@ -97,12 +105,13 @@ def measure(
     scheduler, runner = core._scheduler.schedulers[0], core._runner
     limits = scheduler.limits
     scheduler.limits = dataclasses.replace(limits, max_running=num_requests)
+    max_tokens = num_steps + 2 + steps_to_admit(num_requests)  # so that none ends while steps are measured
     for i in range(num_requests + num_queued):
         params = SamplingParams(
-            max_tokens=num_steps + 2, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
+            max_tokens=max_tokens, temperature=0.8 if sampled else 0.0, top_p=0.9 if sampled else 1.0, seed=i
         )
         options = RequestOptions(timeline=i < num_timelines)
-        core.add(GenerationRequest(f"r{i}", rng.integers(3, 300, 16).tolist(), params, (), time.time(), options))
+        core.add(GenerationRequest(f"r{i}", rng.integers(3, 300, PROMPT).tolist(), params, (), time.time(), options))
     while len(scheduler.running) < num_requests or any(request.is_prefilling for request in scheduler.running):
         core.step()
     for _ in range(10):
@@ -195,8 +204,8 @@ def main() -> None:
         {
             "model_path": str(default_model_path()),
             "max_running_requests": max(args.requests),
-            "max_total_tokens": max(args.requests) * (args.steps + 64),
-            "chunked_prefill_size": 256,
+            "max_total_tokens": max(args.requests) * (args.steps + steps_to_admit(max(args.requests)) + 64),
+            "chunked_prefill_size": CHUNK,
             "compile": "full",
             "num_continuous_decode_steps": 1,  # a step's parts, not those of up to four passes
             "quantization": args.quantization,
@@ -222,7 +231,7 @@ def main() -> None:
         print(" ".join(f"{row[name]:9.0f}" for name in columns))
     if args.json:
         with open(args.json, "w") as file:
-            json.dump(rows, file, indent=1)
+            json.dump(provenance() | {"rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
