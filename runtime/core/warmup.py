@@ -80,7 +80,7 @@ class WarmUp:
             give_back()  # compilers leave as much as all programs take
         for line in describe_programs(built.reports):
             logger.info(line)
-        logger.info("CPU time of these programs and of loading beside them: %.1f s", self._cpu_seconds())
+        logger.info("CPU time of programs and of loading beside them: %.1f s", self._cpu_seconds())
 
     def go_on(self) -> None:
         """Builds the others in the background, now that the engine can start."""
