@@ -44,7 +44,7 @@ inline Units UnitsOf(const Attention& a, int64_t size) {
 void AttendAll(const Pool& pool, const Attention& a) {
   constexpr int64_t together = kTogether * kBlockRows;
   const Units units = UnitsOf(a, together);
-  const int64_t G = a.N / a.K, L = G > 8 ? 16 : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;
+  const int64_t G = a.N / a.K, L = G > 8 ? kRegister : 8, groups = (G + L - 1) / L, size = (2 + a.H) * L;
   const int64_t of_rows = units.rows.size();
   const bool is_few = G <= kFew && a.H % 16 == 0;
   std::vector<float> states(units.spans.size() * groups * size);
@@ -57,7 +57,7 @@ void AttendAll(const Pool& pool, const Attention& a) {
                  return AttendFew<kRegister>(a, span, G, states.data() + unit * size);
                }
                const int64_t lane = unit % groups * L;
-               (L == 8 ? AttendSpan<8> : AttendSpan<16>)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
+               (L == 8 ? AttendSpan<8> : AttendSpan<kRegister>)(a, units.spans[unit / groups], lane, std::min(L, G - lane), Scratch(a.H * L),
                                              states.data() + unit * size);
              }});
   for (size_t i = 0; i < units.joined.size(); ++i)

@@ -19,7 +19,6 @@ constexpr int kRegister = 8;
 constexpr int kTile = 8;         // keys at a time: so many sums are independent of each other
 constexpr float kLowest = -3.4028234663852886e38f;
 
-typedef float Wide __attribute__((vector_size(64), aligned(4)));  // numbers of a row, anywhere
 
 // Numbers of L query heads of a group.
 template <int L>
@@ -36,6 +35,10 @@ struct Lanes<16> {
   typedef float Anywhere __attribute__((vector_size(64), aligned(4)));
   typedef int32_t Ints __attribute__((vector_size(64)));
 };
+
+// Numbers of a register, and those of a row from anywhere. GCC keeps wider vectors in memory, and takes ten times as long.
+typedef Lanes<kRegister>::Floats Register;
+typedef Lanes<kRegister>::Anywhere Unaligned;
 
 // e to the power of x <= 0, to 2 ulp; 0 below -87. NaN stays NaN.
 template <int L, typename V = typename Lanes<L>::Floats>

@@ -29,7 +29,7 @@ __attribute__((always_inline)) inline void AskForTile(const Attention& a, const 
 template <int L>
 inline void AttendSpan(const Attention& a, const Span& span, int64_t lane, int64_t lanes, float* scratch, float* state) {
   typedef typename Lanes<L>::Floats V;
-  const int64_t G = a.N / a.K, H = a.H, row_size = 2 * a.padded, whole = H / 16 * 16;
+  const int64_t G = a.N / a.K, H = a.H, row_size = 2 * a.padded, whole = H / kRegister * kRegister;
   V* q = (V*)scratch;  // [H]
   const float* own = a.q + (a.query_start[span.request] * a.N + span.head * G + lane) * H;
   for (int64_t h = 0; h < H; ++h)
@@ -72,10 +72,10 @@ inline void AttendSpan(const Attention& a, const Span& span, int64_t lane, int64
     for (int64_t r = 0; r < lanes; ++r) {
       float* sum = out + r * H;
       const float kept = decay[r];
-      for (int64_t h = 0; h < whole; h += 16) {
-        Wide part = *(const Wide*)(sum + h) * kept;
-        for (int i = 0; i < kTile; ++i) part += weights[i][r] * *(const Wide*)(rows[i] + a.padded + h);
-        *(Wide*)(sum + h) = part;
+      for (int64_t h = 0; h < whole; h += kRegister) {
+        Register part = *(const Unaligned*)(sum + h) * kept;
+        for (int i = 0; i < kTile; ++i) part += weights[i][r] * *(const Unaligned*)(rows[i] + a.padded + h);
+        *(Unaligned*)(sum + h) = part;
       }
       for (int64_t h = whole; h < H; ++h) {
         sum[h] *= kept;
@@ -163,10 +163,10 @@ inline void AttendFew(const Attention& a, const Span& span, int64_t lanes, float
       peak[r] = highest;
       total[r] = total[r] * decay + weights;
       float* sum = out + r * H;
-      for (int64_t h = 0; h < H; h += 16) {
-        Wide part = *(const Wide*)(sum + h) * decay[0];
-        for (int i = 0; i < kTile; ++i) part += weights[i] * *(const Wide*)(rows[i] + a.padded + h);
-        *(Wide*)(sum + h) = part;
+      for (int64_t h = 0; h < H; h += kRegister) {
+        Register part = *(const Unaligned*)(sum + h) * decay[0];
+        for (int i = 0; i < kTile; ++i) part += weights[i] * *(const Unaligned*)(rows[i] + a.padded + h);
+        *(Unaligned*)(sum + h) = part;
       }
     }
     key += count;

@@ -11,7 +11,7 @@ namespace palladio {
 
 constexpr int64_t kStrip = 64;   // outputs that a thread takes at a time
 constexpr int64_t kDepth = 256;  // inputs that rows go through together: their part of a strip stays in a cache
-constexpr int64_t kSoon = 12;    // inputs ahead that are asked for
+constexpr int64_t kSoon = 12;    // inputs ahead that are asked for; many rows have no time to see where these end
 
 // R rows times V * L outputs, for inputs from `from` to `end`. L: numbers of a register; a wider type would be kept in
 // memory.
@@ -30,7 +30,7 @@ __attribute__((always_inline)) inline void DenseTile(const DenseProduct& p, int6
     for (int v = 0; v < V; ++v) {
       numbers[v] = *(const Anywhere*)(w + i * p.outputs + v * L);
       if (v * L % 16 == 0)
-        __builtin_prefetch(w + std::min(i + kSoon, p.inputs - 1) * p.outputs + v * L);
+        __builtin_prefetch(w + (R > 2 ? i + kSoon : std::min(i + kSoon, p.inputs - 1)) * p.outputs + v * L);
     }
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < V; ++v) sums[r][v] += x[r * p.inputs + i] * numbers[v];

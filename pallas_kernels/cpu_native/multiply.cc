@@ -4,6 +4,9 @@
 #include "dense.h"
 #ifdef __AVX512F__
 #include "products_avx512.h"
+#ifndef __AVX512BF16__
+#include "row_lanes.h"
+#endif
 #else
 #include "products_avx2.h"
 #endif
@@ -20,6 +23,11 @@ constexpr const Blocks& kBlocks = kBlocksOfFive<Bfloat16>;
 
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of) {
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32;
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+  const int64_t all = of.sizes[0], some = RowsBeforeRepeats(of.x, all, inputs);
+  if (of.sizes.size() == 1 && AreLanesFaster(some))
+    return MultiplyByLanes(pool, of.x, of.w, of.y, some, all - some, inputs, of.outputs);
+#endif
   const PackedRows packed(of.rows * padded * sizeof(Bfloat16::Row));
   auto* const all_rows = reinterpret_cast<Bfloat16::Row*>(packed.get());
   const int64_t part = PartOf(inputs, Bfloat16::kPartNumberBytes);

@@ -131,7 +131,7 @@ __attribute__((always_inline)) inline void AddStep(Sums<Kernel, R>& sums, const 
 }
 
 template <typename Kernel, int R, int O>
-void Compute(const Product& p, int64_t row, int64_t output, int64_t part, int64_t ahead) {
+void Compute(const Product& p, int64_t row, int64_t output, int64_t part, Ahead ahead) {
   const int64_t from = part * p.part, stop = std::min(p.inputs, from + p.part);
   const int64_t whole = from + (stop - from) / Kernel::kStep * Kernel::kStep;
   const auto* x = static_cast<const typename Kernel::Row*>(p.x) + row * p.padded + from * R;
@@ -140,12 +140,13 @@ void Compute(const Product& p, int64_t row, int64_t output, int64_t part, int64_
   sums.Start(p, row, part);
   for (int64_t i = from; i < whole; i += Kernel::kStep, x += R * Kernel::kStep) {
     if constexpr (O == 4) {  // these lie one behind another: lines are asked for in their order
-      const char* asked = reinterpret_cast<const char*>(w + ahead + O * i);
+      const char* asked = reinterpret_cast<const char*>(w + ahead.soon + O * i);
       const int64_t bytes = O * Kernel::kStep * sizeof(typename Kernel::Number);
       for (int64_t line = 0; line < bytes; line += kLine) _mm_prefetch(asked + line, _MM_HINT_T0);
     } else {
       for (int64_t o = 0; o < O; ++o)
-        _mm_prefetch(reinterpret_cast<const char*>(w + i + ahead + o * p.inputs), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(w + i + ahead.soon + o * p.inputs), _MM_HINT_T0);
+      if (ahead.later) _mm_prefetch(reinterpret_cast<const char*>(w + i + ahead.later), _MM_HINT_T1);
     }
     AddStep<Kernel, R, O>(sums, x, w + i, p.inputs, All{});
   }

@@ -5,7 +5,7 @@
 // the other: a block of rows and outputs keeps its sums in registers, and numbers come from the caches.
 //
 // Each sum is made by one thread in an order that follows from the number of inputs alone: neither the number of
-// threads nor the rows beside it change a bit of a row's results.
+// threads nor the rows beside it change a bit of a row's results, unless these are so many that row_lanes.h takes over.
 
 #pragma once
 
@@ -103,9 +103,14 @@ inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
   return std::max<int64_t>(64, ((inputs + parts - 1) / parts + 63) / 64 * 64);
 }
 
+// How far numbers of the matrix lie beyond a block's own that it asks for: those that the first cache should have next,
+// and those of one output that the second one should have later; 0: none of these.
+struct Ahead {
+  int64_t soon, later = 0;
+};
+
 // Computes a block: the sums over one part of the inputs of some rows and outputs, added to y unless they are the first.
-// Meanwhile it asks for the numbers of the matrix that lie `ahead` of its own.
-using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, int64_t ahead);
+using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, Ahead ahead);
 
 // The same for one output, of a block that has so many rows.
 using OneOutput = void (*)(const Product&, int64_t row, int64_t rows, int64_t output, int64_t part);
@@ -141,6 +146,13 @@ inline int64_t AheadOf(const Product& p, const Chunk& chunk, int64_t output, int
   return (asked - output) * p.inputs + (is_last ? -part : 1) * p.part;
 }
 
+// How far the same output of the next part lies ahead, or of the next chunk, or one of its neighbours; 0: there is none.
+inline int64_t LaterOf(const Product& p, const Chunk& chunk, int64_t output, int64_t part, int64_t neighbour) {
+  const bool is_last = part + 1 == p.parts;
+  const int64_t asked = output + neighbour + (is_last ? chunk.next - chunk.first : 0);
+  return asked < p.outputs ? (asked - output) * p.inputs + (is_last ? -part : 1) * p.part : 0;
+}
+
 // Few rows times some outputs, four at a time: with fewer, each sum waits for its own last addition. Memory is read in
 // one stream.
 inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chunk) {
@@ -151,24 +163,28 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chu
     const int64_t asked = output + far + (output + far + kTogetherFew > chunk.stop ? chunk.next - chunk.stop : 0);
     const bool is_there = asked + kTogetherFew <= p.outputs;
     for (int64_t part = 0; part < p.parts; ++part)
-      blocks.four[p.rows - 1](p, 0, output, part, is_there ? (asked - output) * p.inputs : 0);
+      blocks.four[p.rows - 1](p, 0, output, part, {is_there ? (asked - output) * p.inputs : 0});
   }
   for (; output < chunk.stop; ++output)
     for (int64_t part = 0; part < p.parts; ++part) blocks.one(p, 0, p.rows, output, part);
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
-// memory, the next ones find it in the second cache, and ask for the numbers of the outputs after their own.
+// memory, the next ones find it in the second cache, and ask for the numbers of the outputs after their own. The second
+// and the third one also ask memory for what the first block reads next, so that memory is as busy all the time.
 inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)
-    for (int64_t row = 0, rows; row < p.rows; row += rows) {
+    for (int64_t row = 0, pass = 0, rows; row < p.rows; row += rows, ++pass) {
       rows = p.row_blocks.SizeAt(row);
       for (int64_t output = chunk.first; output < chunk.stop; output += kOutputs) {
-        if (output + kOutputs <= chunk.stop)
-          blocks.two[rows - 1](p, row, output, part, row ? kOutputs * p.inputs : AheadOf(p, chunk, output, part, ahead));
-        else
+        if (output + kOutputs > chunk.stop)
           blocks.one(p, row, rows, output, part);
+        else if (pass == 0)
+          blocks.two[rows - 1](p, row, output, part, {AheadOf(p, chunk, output, part, ahead)});
+        else
+          blocks.two[rows - 1](p, row, output, part,
+                               {kOutputs * p.inputs, pass <= kOutputs ? LaterOf(p, chunk, output, part, pass - 1) : 0});
       }
     }
 }

@@ -8,43 +8,49 @@
 
 namespace palladio {
 
-typedef Lanes<16>::Floats Sums;
-
-__attribute__((always_inline)) inline float SumOf(const Sums& lanes) {
-  float sum = 0;
-  for (int i = 0; i < 16; ++i) sum += lanes[i];
-  return sum;
-}
+// Sixteen sums, whatever a register holds: so each adds up the same numbers on all CPUs.
+constexpr int kRegisters = 16 / kRegister;
+struct Sums {
+  Register parts[kRegisters] = {};
+  float Total() const {
+    float sum = 0;
+    for (const Register& part : parts)
+      for (int i = 0; i < kRegister; ++i) sum += part[i];
+    return sum;
+  }
+};
 
 // y = (x - mean) * factor * scale + bias, for n numbers.
 __attribute__((always_inline)) inline void Scale(const float* x, float* y, int64_t n, float mean, float factor,
                                                  const float* scale, const float* bias, float added) {
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    Sums out = (*(const Wide*)(x + i) - mean) * factor * (*(const Wide*)(scale + i) + added);
-    if (bias) out += *(const Wide*)(bias + i);
-    *(Wide*)(y + i) = out;
+  for (; i + kRegister <= n; i += kRegister) {
+    Register out = (*(const Unaligned*)(x + i) - mean) * factor * (*(const Unaligned*)(scale + i) + added);
+    if (bias) out += *(const Unaligned*)(bias + i);
+    *(Unaligned*)(y + i) = out;
   }
   for (; i < n; ++i) y[i] = (x[i] - mean) * factor * (scale[i] + added) + (bias ? bias[i] : 0.0f);
 }
 
 __attribute__((always_inline)) inline float SumOfSquares(const float* x, int64_t n, float mean) {
-  Sums lanes = {};
+  Sums sums;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const Sums part = *(const Wide*)(x + i) - mean;
-    lanes += part * part;
-  }
-  float sum = SumOf(lanes);
+  for (; i + 16 <= n; i += 16)
+    for (int k = 0; k < kRegisters; ++k) {
+      const Register part = *(const Unaligned*)(x + i + k * kRegister) - mean;
+      sums.parts[k] += part * part;
+    }
+  float sum = sums.Total();
   for (; i < n; ++i) sum += (x[i] - mean) * (x[i] - mean);
   return sum;
 }
 
 __attribute__((always_inline)) inline float MeanOf(const float* x, int64_t n) {
-  Sums lanes = {};
+  Sums sums;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) lanes += *(const Wide*)(x + i);
-  float sum = SumOf(lanes);
+  for (; i + 16 <= n; i += 16)
+    for (int k = 0; k < kRegisters; ++k) sums.parts[k] += *(const Unaligned*)(x + i + k * kRegister);
+  float sum = sums.Total();
   for (; i < n; ++i) sum += x[i];
   return sum / n;
 }
@@ -64,49 +70,49 @@ inline void ScaleRow(const Norm& norm, float factor, float* x, int64_t first, in
 }
 
 // 1 / (1 + exp(-x)); NaN stays NaN.
-__attribute__((always_inline)) inline Sums Sigmoid(const Sums& x) {
-  Sums e = x < 0.0f ? x : -x;
-  Exp<16>(e);
-  return (x < 0.0f ? e : Sums{} + 1.0f) / (1.0f + e);
+__attribute__((always_inline)) inline Register Sigmoid(const Register& x) {
+  Register e = x < 0.0f ? x : -x;
+  Exp<kRegister>(e);
+  return (x < 0.0f ? e : Register{} + 1.0f) / (1.0f + e);
 }
 
-__attribute__((always_inline)) inline Sums Activated(const Sums& x, Activation activation) {
+__attribute__((always_inline)) inline Register Activated(const Register& x, Activation activation) {
   if (activation == kRelu2) {
-    const Sums kept = x < 0.0f ? Sums{} : x;
+    const Register kept = x < 0.0f ? Register{} : x;
     return kept * kept;
   }
   if (activation == kSilu) return x * Sigmoid(x);
   return x * Sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
 }
 
+// Numbers of a row from some on, as many as there are; 0 beyond.
+__attribute__((always_inline)) inline Register Part(const float* x, int64_t count) {
+  if (count >= kRegister) return *(const Unaligned*)x;
+  Register part = {};
+  std::memcpy(&part, x, 4 * count);
+  return part;
+}
+
+__attribute__((always_inline)) inline void StorePart(const Register& part, float* y, int64_t count) {
+  if (count >= kRegister)
+    *(Unaligned*)y = part;
+  else
+    std::memcpy(y, &part, 4 * count);
+}
+
 // y = activation(gate) * up for n numbers; up may be null.
 inline void ActivateRow(Activation activation, const float* gate, const float* up, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; i += 16) {
-    const int64_t count = std::min<int64_t>(16, n - i);
-    Sums x = {}, factor = {};
-    if (count == 16) {
-      x = *(const Wide*)(gate + i);
-      if (up) factor = *(const Wide*)(up + i);
-    } else {
-      std::memcpy(&x, gate + i, 4 * count);
-      if (up) std::memcpy(&factor, up + i, 4 * count);
-    }
-    Sums out = Activated(x, activation);
-    if (up) out *= factor;
-    std::memcpy(y + i, &out, 4 * count);
+  for (int64_t i = 0; i < n; i += kRegister) {
+    Register out = Activated(Part(gate + i, n - i), activation);
+    if (up) out *= Part(up + i, n - i);
+    StorePart(out, y + i, n - i);
   }
 }
 
 // y *= sigmoid(gate) for n numbers.
 inline void GateRow(const float* gate, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; i += 16) {
-    const int64_t count = std::min<int64_t>(16, n - i);
-    Sums x = {}, out = {};
-    std::memcpy(&x, gate + i, 4 * count);
-    std::memcpy(&out, y + i, 4 * count);
-    out *= Sigmoid(x);
-    std::memcpy(y + i, &out, 4 * count);
-  }
+  for (int64_t i = 0; i < n; i += kRegister)
+    StorePart(Part(y + i, n - i) * Sigmoid(Part(gate + i, n - i)), y + i, n - i);
 }
 
 // y = residual + x * factor for n numbers; y may be x.
@@ -138,18 +144,20 @@ inline void RotateHead(const float* x, const float* cos, const float* sin, int64
 
 // The place of the largest of n numbers, the first of equals; NaN is larger than all.
 inline int64_t LargestOf(const float* x, int64_t n) {
-  typedef Lanes<16>::Ints Ints;
-  Sums highest = Sums{} - INFINITY;
+  typedef Lanes<kRegister>::Ints Ints;
+  Register highest = Register{} - INFINITY, highest2 = highest;
   Ints unordered = {};
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const Sums part = *(const Wide*)(x + i);
+  for (; i + 2 * kRegister <= n; i += 2 * kRegister) {
+    const Register part = *(const Unaligned*)(x + i), part2 = *(const Unaligned*)(x + i + kRegister);
     highest = part > highest ? part : highest;
-    unordered |= part != part;
+    highest2 = part2 > highest2 ? part2 : highest2;
+    unordered |= (part != part) | (part2 != part2);
   }
+  highest = highest2 > highest ? highest2 : highest;
   float largest = -INFINITY;
   bool has_nan = false;
-  for (int lane = 0; lane < 16; ++lane) {
+  for (int lane = 0; lane < kRegister; ++lane) {
     largest = std::max(largest, highest[lane]);
     has_nan |= unordered[lane] != 0;
   }
@@ -157,10 +165,10 @@ inline int64_t LargestOf(const float* x, int64_t n) {
     largest = std::max(largest, x[i]);
     has_nan |= x[i] != x[i];
   }
-  for (i = 0; !has_nan && i + 16 <= n; i += 16) {
-    const Ints equal = *(const Wide*)(x + i) == largest;
+  for (i = 0; !has_nan && i + kRegister <= n; i += kRegister) {
+    const Ints equal = *(const Unaligned*)(x + i) == largest;
     int32_t any = 0;
-    for (int lane = 0; lane < 16; ++lane) any |= equal[lane];
+    for (int lane = 0; lane < kRegister; ++lane) any |= equal[lane];
     if (any) break;
   }
   while (i < n && (has_nan ? x[i] == x[i] : x[i] != largest)) ++i;

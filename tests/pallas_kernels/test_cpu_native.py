@@ -72,6 +72,28 @@ def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("built")
 @every_form
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 7), (15, 1), (1031, 141), (4200, 6)])
+def test_products_of_many_rows_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
+    """With AVX-512 rows have lanes of their own, from some number on: those of a whole register and of half a panel, of
+    full panels, and of more than go together. NaN stays in its row, and padding repeats the last one."""
+    counts = (56, 64, 79, 128, 250, 605)
+    rows = rows_of(max(counts), inputs).at[-3, 0].set(jnp.nan)
+    matrix = jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
+    multiply = jax.jit(functools.partial(calls.rows_times_bfloat16, form=form))
+    *fewer, out = (np.asarray(multiply(rows[-count:], matrix)) for count in counts)
+    for found in fewer:
+        np.testing.assert_array_equal(found, out[-len(found) :])
+    padded = np.asarray(multiply(rows.at[-20:].set(rows[-21]), matrix))
+    np.testing.assert_array_equal(padded, np.concatenate([out[:-20], np.repeat(out[-21:-20], 20, 0)]))
+    assert np.isnan(out[-3]).all()
+    rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
+    error = np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)
+    assert np.delete(error, -3, axis=0).all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("built")
+@every_form
 @pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (30, 0, 41, 2)])
 def test_products_of_experts(sizes: tuple[int, ...], form: Form) -> None:
     rows, matrices = rows_of(max(10, sum(sizes)), 1100), jnp.asarray(RNG.normal(size=(4, 26, 1100)), jnp.bfloat16)
