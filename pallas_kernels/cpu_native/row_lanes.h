@@ -153,15 +153,14 @@ inline __m128 Rounded(__m128 numbers) {
   return _mm_blendv_ps(rounded, numbers, _mm_cmpunord_ps(numbers, numbers));  // rounding could make an infinity of it
 }
 
-// Packs the rows of a register, from `row` on; 0 where there is none. Args: x: all rows. to: the packed ones, by
+// Packs the rows of a register, from `row` on; beyond the last one that one again. Args: x: all rows. to: the packed ones, by
 // kRowsTogether and in them by panels [inputs, rows of the panel].
 inline void PackLanes(const float* x, int64_t row, int64_t rows, int64_t inputs, float* to) {
   const int64_t together = row / kRowsTogether * kRowsTogether, panel = row / kPanel * kPanel;
   const int64_t width = std::min(kPanel, LanesOf(std::min(rows - together, kRowsTogether)) - (panel - together));
   float* own = to + panel * inputs + (row - panel);
   const auto load = [=](int64_t r, int64_t i) {
-    const int64_t count = std::min<int64_t>(4, inputs - i);
-    return _mm_maskz_loadu_ps(row + r < rows ? (1 << count) - 1 : 0, x + std::min(row + r, rows - 1) * inputs + i);
+    return _mm_maskz_loadu_ps((1 << std::min<int64_t>(4, inputs - i)) - 1, x + std::min(row + r, rows - 1) * inputs + i);
   };
   for (int64_t i = 0; i < inputs; i += 4)
     for (int64_t r = 0; r < kRowLanes; r += 4) {

@@ -77,7 +77,12 @@ SHORT = ((0, 1), (63, 1), (127, 1), (128, 1), (200, 1), (255, 1), (256, 1), (300
 
 @pytest.mark.parametrize(
     ("name", "traits"),
-    [("plain", {}), ("window", {"window": 40}), ("shared lanes", {"head_size": 32}), ("int8", {"kv_dtype": "int8"})],
+    [
+        ("plain", {}),
+        ("int8", {"kv_dtype": "int8"}),
+        pytest.param("window", {"window": 40}, marks=pytest.mark.slow),
+        pytest.param("shared lanes", {"head_size": 32}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, traits, monkeypatch):
     """A quarter, a half, or all of a block; before them whole blocks."""
@@ -97,12 +102,12 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
 @pytest.mark.parametrize(
     "traits",
     [
-        {},
         {"head_size": 32, "sinks": True, "page_size": 16},
         {"kv_dtype": "int8", "page_size": 64},
         *(
             pytest.param(traits, marks=pytest.mark.slow)
             for traits in (
+                {},
                 {"num_heads": 16, "sinks": True, "soft_cap": 4.0, "page_size": 128},
                 {"num_heads": 2, "page_size": 64},
                 {"num_heads": 10, "window": 300},
@@ -215,7 +220,9 @@ def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, kv_dtype, monkey
     assert not _races()
 
 
-@pytest.mark.parametrize("heads", [(8, 2), pytest.param((16, 2), marks=pytest.mark.slow), (4, 1)], ids=str)
+@pytest.mark.parametrize(
+    "heads", [(8, 2), *(pytest.param(heads, marks=pytest.mark.slow) for heads in ((16, 2), (4, 1)))], ids=str
+)
 def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     N, K = heads
