@@ -5,6 +5,7 @@ would be found: one of them by default, all in the slow tier.
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -77,12 +78,7 @@ SHORT = ((0, 1), (63, 1), (127, 1), (128, 1), (200, 1), (255, 1), (256, 1), (300
 
 @pytest.mark.parametrize(
     ("name", "traits"),
-    [
-        ("plain", {}),
-        ("int8", {"kv_dtype": "int8"}),
-        pytest.param("window", {"window": 40}, marks=pytest.mark.slow),
-        pytest.param("shared lanes", {"head_size": 32}, marks=pytest.mark.slow),
-    ],
+    [("plain", {}), ("window", {"window": 40}), ("shared lanes", {"head_size": 32}), ("int8", {"kv_dtype": "int8"})],
 )
 def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, traits, monkeypatch):
     """A quarter, a half, or all of a block; before them whole blocks."""
@@ -102,12 +98,12 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
 @pytest.mark.parametrize(
     "traits",
     [
+        {},
         {"head_size": 32, "sinks": True, "page_size": 16},
         {"kv_dtype": "int8", "page_size": 64},
         *(
             pytest.param(traits, marks=pytest.mark.slow)
             for traits in (
-                {},
                 {"num_heads": 16, "sinks": True, "soft_cap": 4.0, "page_size": 128},
                 {"num_heads": 2, "page_size": 64},
                 {"num_heads": 10, "window": 300},
@@ -124,13 +120,15 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
     ],
     ids=str,
 )
-def test_short_requests_share_turns(traits, monkeypatch):
+def test_short_requests_share_turns(traits):
     """With those of the same eight rows, up to four in one, or two of more than 128 keys; long ones and padding between
     them."""
-    turns = _blocks_of_512_keys(monkeypatch)
     case = dataclasses.replace(_sharing(SHARING, 24), **traits)
-    assert _error(case, "plain") < 1e-5
-    assert [(turn.size, len(turn.requests)) for turn in turns] == [(128, 4), (256, 2)]
+    data, step = make(case), _step(_of_any_lengths(case))
+    out = step(data)
+    assert np.isfinite(out).all()
+    assert np.abs(out[: len(SHARING)] - data.expected).max() < 1e-5
+    assert step.turns == [(128, 4), (256, 2)]
 
 
 @pytest.mark.parametrize("window", [200, pytest.param(128, marks=pytest.mark.slow)])
@@ -151,48 +149,44 @@ def test_requests_of_more_keys_than_the_window_have_turns_of_their_own(window, m
     ],
     ids=str,
 )
-def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_beside_it(
-    heads, dtype, kv_dtype, monkeypatch
-):
+def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_beside_it(heads, dtype, kv_dtype):
     """In turns with others, in another place of one, and in one of its own."""
-    turns = _blocks_of_512_keys(monkeypatch)
     N, K = heads
     traits = {"num_heads": N, "num_kv_heads": K, "kv_dtype": kv_dtype, "sinks": True, "soft_cap": 4.0}
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
-    data = make(case)
-    attend_data = compiled(case, data, "tpu", Target("tpu", "v6e", "plain"), dtype)
-    out, count = attend_data(data), data.num_requests
+    data, step = make(case), _step(_of_any_lengths(case), dtype)
+    out, count = step(data), data.num_requests
     for order in (range(count)[::-1], [4, 2], [5, 1, 6], *([one] for one in range(count))):
         rows = np.array([*order, *[row for row in range(8) if row not in order]])
         moved = {name: getattr(data, name)[rows] for name in ("q", "kv_len", "block_table")}
-        found = attend_data(dataclasses.replace(data, num_requests=len(order), **moved))
+        found = step(dataclasses.replace(data, num_requests=len(order), **moved))
         np.testing.assert_array_equal(found[: len(order)], out[list(order)])
-    assert {turn.size for turn in turns} == {128, 256}
+    assert {size for size, _ in step.turns} == {128, 256}
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def test_a_step_of_two_rows_in_which_none_shares_a_turn_gives_the_same_bits(dtype, monkeypatch):
-    turns = _blocks_of_512_keys(monkeypatch)
-    target = Target("tpu", "v6e", "plain")
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+def test_a_step_of_two_rows_in_which_none_shares_a_turn_gives_the_same_bits(dtype):
     traits = {"num_heads": 8, "num_kv_heads": 2, "sinks": True, "soft_cap": 4.0}
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
-    data = make(case)
-    out = compiled(case, data, "tpu", target, dtype)(data)
-    assert turns
-    turns.clear()
-    two = None
+    data, step = make(case), _step(_of_any_lengths(case), dtype)
+    out, two = step(data), _Step(case, dtype)
+    assert step.turns
     for pair in ([0, 1], [2, 3], [4, 5], [6, 0]):
         rows = {name: getattr(data, name)[np.array(pair)] for name in ("q", "kv_len", "block_table")}
         few = dataclasses.replace(data, num_requests=2, **rows)
-        two = two or compiled(case, few, "tpu", target, dtype)
         np.testing.assert_array_equal(two(few), out[pair])
-    assert not turns
+    assert not two.turns
 
 
-def test_short_requests_share_turns_where_the_block_table_is_narrow(monkeypatch):
-    turns = _blocks_of_512_keys(monkeypatch)
-    assert _error(dataclasses.replace(_sharing((40, 64, 1, 33), 4), table_width=2), "plain") < 1e-5
-    assert turns
+@pytest.mark.parametrize("heads", [pytest.param((8, 2), marks=pytest.mark.slow), (4, 1)], ids=str)
+def test_short_requests_share_turns_where_the_block_table_is_narrow(heads):
+    """And NaN in one of them reaches no other."""
+    N, K = heads
+    case = dataclasses.replace(_sharing((40, 64, 1, 33), 4), table_width=2, num_heads=N, num_kv_heads=K)
+    data, step = make(case), _step(_of_any_lengths(case))
+    np.testing.assert_allclose(step(data), data.expected, rtol=0, atol=1e-5)
+    assert step.turns
+    _assert_that_nan_reaches_no_other(case, [1])
 
 
 def test_short_requests_with_a_shorter_window_have_turns_of_their_own(monkeypatch):
@@ -223,16 +217,19 @@ def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, kv_dtype, monkey
 @pytest.mark.parametrize(
     "heads", [(8, 2), *(pytest.param(heads, marks=pytest.mark.slow) for heads in ((16, 2), (4, 1)))], ids=str
 )
-def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads, monkeypatch):
-    _blocks_of_512_keys(monkeypatch)
+def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads):
+    """Of 63 keys, and of 256: three others are in the turn of the first, one in that of the second."""
     N, K = heads
-    case = dataclasses.replace(_sharing((40, 64, 128, 33, 200, 256), 8), num_heads=N, num_kv_heads=K)
+    _assert_that_nan_reaches_no_other(dataclasses.replace(_sharing(SHARING, 24), num_heads=N, num_kv_heads=K), [1, 6])
+
+
+def _assert_that_nan_reaches_no_other(case, broken):
     data = make(case)
-    for row in (1, 4):
+    for row in broken:
         data.kv_pages[data.block_table[row, 0], :, 3] = np.nan
-    out = attend(case, data, "tpu", Target("tpu", "v6e", "plain"))
-    assert np.isnan(out[[1, 4]]).all()
-    others = [0, 2, 3, 5]
+    out = _step(_of_any_lengths(case))(data)
+    assert np.isnan(out[broken]).all()
+    others = [row for row in range(data.num_requests) if row not in broken]
     np.testing.assert_allclose(out[others], data.expected[others], atol=1e-5)
 
 
@@ -248,6 +245,32 @@ def _sharing(lengths, rows=16):
     before = tuple((int(keys) - 1, 1) for keys in lengths)
     sizes = {"head_size": 128, "page_size": 32, "table_width": 40, "num_heads": 8, "num_kv_heads": 2}
     return Case("sharing", before, kind="decode", padding_rows=rows - len(before), **sizes)
+
+
+def _of_any_lengths(case):
+    return dataclasses.replace(case, lengths=(), padding_rows=0)
+
+
+class _Step:
+    """A decode step with blocks of 512 keys, interpreted, of any lengths: each number of rows is compiled once."""
+
+    def __init__(self, case, dtype="float32"):
+        self._attend = compiled(case, make(case), "tpu", Target("tpu", "v6e", "plain"), dtype)
+        self.turns = []
+        """Keys and requests of each kind of turn that requests share, as they are traced."""
+
+    def __call__(self, data):
+        with pytest.MonkeyPatch.context() as patch:
+            traced = _blocks_of_512_keys(patch)
+            out = self._attend(data)
+        self.turns = [(turn.size, len(turn.requests)) for turn in traced] or self.turns
+        return out
+
+
+@functools.cache
+def _step(case, dtype="float32"):
+    """Of tests that differ in numbers alone, one compiles it."""
+    return _Step(case, dtype)
 
 
 def _blocks_of_512_keys(monkeypatch):

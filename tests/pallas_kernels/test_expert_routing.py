@@ -16,6 +16,8 @@ from palladio.pallas_kernels.expert_routing import (
 from palladio.pallas_kernels.target import Target
 
 PLAIN, SIMULATED = Target(interpret="plain"), Target(interpret="on_wait")
+# Of tests that differ in numbers alone, one compiles the program.
+ROUTED = jax.jit(route_experts, static_argnames=("routing", "backend", "target"))
 
 
 def step(num_tokens, num_experts, *, seed=0, values=None):
@@ -37,12 +39,9 @@ def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
     otherwise where it computes numbers one by one, and the sum over all experts has another order."""
     logits, x = arrays
     assert can_route_experts(x, logits.shape[1], routing, backend="tpu", target=target)
-    found, meant = (
-        jax.jit(
-            lambda *args, backend=backend, **bias: route_experts(*args, routing, backend=backend, target=target, **bias)
-        )(logits, x, jnp.int32(num_tokens), jnp.int32(first), **bias_of(routing, logits.shape[1]))
-        for backend in ("tpu", "reference")
-    )
+    args = logits, x, jnp.int32(num_tokens), jnp.int32(first), routing
+    bias = bias_of(routing, logits.shape[1])
+    found, meant = (ROUTED(*args, backend=backend, target=target, **bias) for backend in ("tpu", "reference"))
     np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
     for name in ("places", "sizes"):
         assert getattr(found, name).dtype == getattr(meant, name).dtype
@@ -81,7 +80,7 @@ every_router = pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
 
 
 @every_router
-@pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 8, 16, 32)])
+@pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 4, 16, 32)])
 def test_other_routers(router, tokens, chosen, here, first):
     renormalized, plain = (Routing(chosen, here, renormalize, 2.5, **router) for renormalize in (True, False))
     assert_same(step(tokens, 64), max(1, tokens - 3), first, renormalized)
@@ -91,11 +90,11 @@ def test_other_routers(router, tokens, chosen, here, first):
 def assert_a_broken_token_stays_alone(router, target):
     """Its weights are NaN, and it has C different experts all the same."""
     logits, x = step(16, 64)
-    routing = Routing(8, 64, renormalize=True, **router)
-    found = route_experts(logits.at[5].set(jnp.nan), x, 16, 0, routing, target=target, **bias_of(routing, 64))
+    routing = Routing(4, 64, renormalize=True, **router)
+    found = ROUTED(logits.at[5].set(jnp.nan), x, 16, 0, routing, target=target, **bias_of(routing, 64))
     is_finite = np.isfinite(np.asarray(found.weights)).all(axis=1)
     np.testing.assert_array_equal(is_finite, np.arange(16) != 5)
-    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(128))
+    assert sorted(np.asarray(found.places).reshape(-1)) == list(range(64))
 
 
 @every_router
@@ -144,7 +143,7 @@ def test_what_is_not_finite_stays_in_its_token(value):
     """Logits of a token make its weights NaN, it has C different experts all the same; x makes its rows infinite."""
     logits, x = step(16, 32)
     routing = Routing(4, 32, renormalize=True)
-    found = route_experts(logits.at[5, 7].set(value), x.at[9, 3].set(value), 16, 0, routing, target=PLAIN)
+    found = ROUTED(logits.at[5, 7].set(value), x.at[9, 3].set(value), 16, 0, routing, target=PLAIN)
     assert np.isnan(found.weights[5]).all() == (value != -np.inf)
     others = np.arange(16) != 5
     assert np.isfinite(np.asarray(found.weights)[others]).all()
@@ -167,9 +166,11 @@ def placed(tokens, chosen, rows, columns=256):
     return jnp.asarray(products, jnp.bfloat16), jnp.asarray(weights, jnp.float32), jnp.asarray(places)
 
 
+SUMMED = jax.jit(sum_experts, static_argnames=("dtype", "backend", "target"))
+
+
 def added_up(arrays, backend="tpu", target=PLAIN):
-    sums = jax.jit(lambda *args: sum_experts(*args, dtype=jnp.float32, backend=backend, target=target))
-    return np.array(sums(*arrays))
+    return np.array(SUMMED(*arrays, dtype=jnp.float32, backend=backend, target=target))
 
 
 @pytest.mark.parametrize("rows", [0, 300, 640])

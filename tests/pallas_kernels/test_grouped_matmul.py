@@ -159,8 +159,10 @@ def test_a_single_matrix_is_multiplied_in_parts(form, num_rows, F):
     zeros = jnp.asarray(rng.integers(-8, 8, factors.shape), jnp.float32) if has_zeros else None
     scales, sizes = Scales(jnp.asarray(factors), group, zeros), jnp.array([num_rows - 1], jnp.int32)
     assert MatmulTiles.of(rows, values).in_parts(num_rows, D, F).parts > 4
-    call = functools.partial(grouped_matmul, rows, values, sizes, scales=scales)
-    out, expected = (call(backend=name, target=INTERPRETED) for name in ("gpu_triton", "reference"))
+    call = functools.partial(grouped_matmul, scales=scales, target=INTERPRETED)
+    out, expected = (
+        jax.jit(functools.partial(call, backend=name))(rows, values, sizes) for name in ("gpu_triton", "reference")
+    )
     np.testing.assert_allclose(out, expected, atol=2e-4, rtol=1e-5)
     assert not np.any(np.asarray(out[-1])), "a row of no group"
 
@@ -246,11 +248,11 @@ FEW_ROWS = {"one row a group": [0, 1] * 8, "all in the last group": [0] * 127 + 
 @pytest.mark.parametrize("sizes", (SIZES | FEW_ROWS).values(), ids=SIZES | FEW_ROWS)
 def test_tiles_cover_every_row_once(sizes, tile, beyond):
     M = max(sum(sizes) + beyond, 1)
-    plan = plan_tiles(jnp.array(sizes, jnp.int32), M, tile)
-    of_kernel = plan_tiles_on_gpu(jnp.array(sizes, jnp.int32), M, tile, INTERPRETED)
+    plans = jax.jit(lambda sizes: (plan_tiles(sizes, M, tile), plan_tiles_on_gpu(sizes, M, tile, INTERPRETED)))
+    plan, of_kernel = jax.tree.map(np.asarray, plans(jnp.array(sizes, jnp.int32)))
     jax.tree.map(np.testing.assert_array_equal, of_kernel, plan)
     group_of = np.full(M, -1)
-    for group, first, count in zip(*map(np.asarray, plan), strict=True):
+    for group, first, count in zip(*plan, strict=True):
         assert (group_of[first : first + count] == -1).all()
         group_of[first : first + count] = group
     np.testing.assert_array_equal(group_of, np.repeat([*range(len(sizes)), -1], [*sizes, M - sum(sizes)]))

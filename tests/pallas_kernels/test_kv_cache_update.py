@@ -12,6 +12,9 @@ from palladio.pallas_kernels.ragged_paged_attention import kv_page_shape, padded
 from palladio.pallas_kernels.target import Target
 from tests.pairwise import pairwise
 
+UPDATED = jax.jit(kv_cache_update, static_argnames=("backend", "target"))
+PLANNED = jax.jit(CacheWrites.planned)
+
 
 @pytest.mark.parametrize(
     ("backend", "head_size", "num_tokens"), pairwise(["xla", "reference", "auto"], [16, 64, 96, 128], [1, 5, 40])
@@ -27,7 +30,7 @@ def test_writes_only_its_rows(backend, head_size, num_tokens):
     for token, (page, row) in enumerate(zip(cells // 8, cells % 8, strict=True)):
         expected[page, :, row] = 0
         expected[page, :, row, :head_size], expected[page, :, row, half : half + head_size] = k[token], v[token]
-    out = kv_cache_update(jnp.asarray(cache), k, v, CacheWrites(cells // 8, cells % 8), backend=backend)
+    out = UPDATED(jnp.asarray(cache), k, v, CacheWrites(cells // 8, cells % 8), backend=backend)
     np.testing.assert_array_equal(out, expected)
 
 
@@ -35,7 +38,7 @@ def test_writes_only_its_rows(backend, head_size, num_tokens):
 def test_padding_touches_only_page_0(backend):
     cache = jnp.ones(kv_page_shape(3, 2, 4, 64))
     rows = jnp.arange(3.0)[:, None, None] * jnp.ones((3, 2, 64))
-    out = kv_cache_update(cache, rows, rows, CacheWrites(jnp.array([2, 0, 0]), jnp.array([1, 0, 0])), backend=backend)
+    out = UPDATED(cache, rows, rows, CacheWrites(jnp.array([2, 0, 0]), jnp.array([1, 0, 0])), backend=backend)
     np.testing.assert_array_equal(out[1], 1)
     np.testing.assert_array_equal(out[2, :, 1], 0)
     np.testing.assert_array_equal(out[2, :, 2:], 1)
@@ -67,9 +70,8 @@ def test_the_tpu_kernel_writes_single_rows_in_any_number(mode, num_tokens, num_h
     offsets = np.where(pages, rng.integers(0, S, num_tokens), 0)
     k, v = rng.normal(size=(2, num_tokens, num_heads, 64)).astype(np.float32)
     writes = CacheWrites(jnp.asarray(pages, jnp.int32), jnp.asarray(offsets, jnp.int32), one_each=True)
-    expected = kv_cache_update(cache, k, v, writes, backend="xla")
-    update = jax.jit(kv_cache_update, static_argnames=("backend", "target"))
-    out = update(cache, k, v, writes, backend="tpu", target=Target("tpu", "v6e", mode))
+    expected = UPDATED(cache, k, v, writes, backend="xla")
+    out = UPDATED(cache, k, v, writes, backend="tpu", target=Target("tpu", "v6e", mode))
     np.testing.assert_array_equal(out[1:].astype(np.float32), expected[1:].astype(np.float32))
     assert not np.array_equal(out[1:].astype(np.float32), cache[1:].astype(np.float32))
 
@@ -92,9 +94,8 @@ def test_the_tpu_kernel_writes_what_xla_writes(mode, dtype, one_each):
     k, v = rng.normal(size=(2, T, 2, 64)).astype(np.float32)
     writes = CacheWrites(jnp.asarray(pages, jnp.int32), jnp.asarray(offsets, jnp.int32), one_each=one_each)
     scales = {"k_scale": 0.02, "v_scale": 0.03}
-    expected = kv_cache_update(cache, k, v, writes, backend="xla", **scales)
-    update = jax.jit(kv_cache_update, static_argnames=("backend", "target"))
-    out = update(cache, k, v, writes.planned(), backend="tpu", target=Target("tpu", "v6e", mode), **scales)
+    expected = UPDATED(cache, k, v, writes, backend="xla", **scales)
+    out = UPDATED(cache, k, v, PLANNED(writes), backend="tpu", target=Target("tpu", "v6e", mode), **scales)
     np.testing.assert_array_equal(out[1:].astype(np.float32), expected[1:].astype(np.float32))
 
 
@@ -126,5 +127,5 @@ def test_short_chunks_at_every_offset_over_the_end_of_a_page(backend, num_drafts
     max_runs = len(pages) // S + 2 * S  # as ForwardBatch.cache_writes has it
     writes = CacheWrites(jnp.asarray(pages), jnp.asarray(offsets), max_runs=max_runs)
     target = {"target": Target("tpu", "v6e", "plain")} if backend == "tpu" else {}
-    out = kv_cache_update(jnp.asarray(cache), k, v, writes.planned(), backend=backend, **target)
+    out = UPDATED(jnp.asarray(cache), k, v, PLANNED(writes), backend=backend, **target)
     np.testing.assert_array_equal(out[1:], expected[1:])
