@@ -72,7 +72,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "NaN is no largest number on a CPU",
         "pallas_kernels/cpu_native/row_math.h",
-        "unordered |= part != part;",
+        "unordered |= (part != part) | (part2 != part2);",
         "",
         _ARGMAX,
     ),
