@@ -1,5 +1,6 @@
 """How chunks are cut into blocks of queries: every token once, in windows that begin where copies can."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ def test_every_token_is_in_one_block(lengths, num_decodes, padding, align):
     starts = np.cumsum([0, *lengths]).astype(np.int32)
     T = int(starts[-1]) + padding
     kv_len = np.array(lengths, np.int32) + 10
-    plan = plan_blocks(jnp.asarray(starts), jnp.asarray(kv_len), jnp.int32(num_decodes), T, block, align)
+    planned = jax.jit(plan_blocks, static_argnums=(3, 4, 5))
+    plan = planned(jnp.asarray(starts), jnp.asarray(kv_len), jnp.int32(num_decodes), T, block, align)
+    plan = jax.tree.map(np.asarray, plan)
     num_blocks = int(plan.num_blocks[0])
     assert num_blocks <= plan.request.shape[0]
     owner, position = np.full(T, -1), np.full(T, -1)
