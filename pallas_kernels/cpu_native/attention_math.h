@@ -19,7 +19,6 @@ constexpr int kRegister = 8;
 constexpr int kTile = 8;         // keys at a time: so many sums are independent of each other
 constexpr float kLowest = -3.4028234663852886e38f;
 
-
 // Numbers of L query heads of a group.
 template <int L>
 struct Lanes;

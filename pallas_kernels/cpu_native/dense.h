@@ -11,7 +11,7 @@ namespace palladio {
 
 constexpr int64_t kStrip = 64;   // outputs that a thread takes at a time
 constexpr int64_t kDepth = 256;  // inputs that rows go through together: their part of a strip stays in a cache
-constexpr int64_t kSoon = 12;    // inputs ahead that are asked for; many rows have no time to see where these end
+constexpr int64_t kSoon = 12;    // inputs ahead that are prefetched
 
 // R rows times V * L outputs, for inputs from `from` to `end`. L: numbers of a register; a wider type would be kept in
 // memory.
@@ -29,7 +29,7 @@ __attribute__((always_inline)) inline void DenseTile(const DenseProduct& p, int6
     Floats numbers[V];
     for (int v = 0; v < V; ++v) {
       numbers[v] = *(const Anywhere*)(w + i * p.outputs + v * L);
-      if (v * L % 16 == 0)
+      if (v * L % 16 == 0)  // beyond the matrix for the last inputs: with three rows or more, a test takes longer than that
         __builtin_prefetch(w + (R > 2 ? i + kSoon : std::min(i + kSoon, p.inputs - 1)) * p.outputs + v * L);
     }
     for (int r = 0; r < R; ++r)

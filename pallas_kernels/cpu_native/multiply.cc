@@ -6,6 +6,7 @@
 #include "products_avx512.h"
 #ifndef __AVX512BF16__
 #include "row_lanes.h"
+#define PALLADIO_ROW_LANES
 #endif
 #else
 #include "products_avx2.h"
@@ -23,10 +24,12 @@ constexpr const Blocks& kBlocks = kBlocksOfFive<Bfloat16>;
 
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of) {
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32;
-#if defined(__AVX512F__) && !defined(__AVX512BF16__)
-  const int64_t all = of.sizes[0], some = RowsBeforeRepeats(of.x, all, inputs);
-  if (of.sizes.size() == 1 && AreLanesFaster(some))
-    return MultiplyByLanes(pool, of.x, of.w, of.y, some, all - some, inputs, of.outputs);
+#ifdef PALLADIO_ROW_LANES
+  if (of.sizes.size() == 1) {
+    const int64_t all = of.sizes[0], rows = RowsBeforeRepeats(of.x, all, inputs);
+    if (AreLanesFaster(rows))
+      return MultiplyByLanes(pool, of.x, of.w, of.y, rows, all - rows, inputs, of.outputs);
+  }
 #endif
   const PackedRows packed(of.rows * padded * sizeof(Bfloat16::Row));
   auto* const all_rows = reinterpret_cast<Bfloat16::Row*>(packed.get());

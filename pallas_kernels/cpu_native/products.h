@@ -45,6 +45,14 @@ std::unique_ptr<T[], Free> Lines(int64_t count) {
   return std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(kLine, std::max(bytes, kLine))));
 }
 
+// Numbers of a vector rounded to bfloat16, as float32. NaN stays: rounded like a number, it could become an infinity.
+template <typename Floats>
+__attribute__((always_inline)) inline Floats RoundedToBfloat16(Floats numbers) {
+  typedef uint32_t Bits __attribute__((vector_size(sizeof(Floats))));
+  const Bits bits = (Bits)numbers, up = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+  return numbers == numbers ? (Floats)up : numbers;
+}
+
 // Memory for packed rows, of one product at a time in a thread. A thread keeps it as far as it is small: the system would
 // take back what is freed and clear it again, which takes longer than packing.
 class PackedRows {
@@ -103,8 +111,8 @@ inline int64_t PartOf(int64_t inputs, int64_t w_bytes) {
   return std::max<int64_t>(64, ((inputs + parts - 1) / parts + 63) / 64 * 64);
 }
 
-// How far numbers of the matrix lie beyond a block's own that it asks for: those that the first cache should have next,
-// and those of one output that the second one should have later; 0: none of these.
+// How far beyond its own numbers a block prefetches: into the first cache those that come next, and into the second one
+// those of one output that come later; 0: none of these.
 struct Ahead {
   int64_t soon, later = 0;
 };
@@ -170,8 +178,8 @@ inline void MultiplyFew(const Product& p, const Blocks& blocks, const Chunk& chu
 }
 
 // All rows times some outputs, for one part of the inputs after the other. The first block of rows reads the matrix from
-// memory, the next ones find it in the second cache, and ask for the numbers of the outputs after their own. The second
-// and the third one also ask memory for what the first block reads next, so that memory is as busy all the time.
+// memory; the next ones find it in the second cache, and prefetch the numbers of the outputs after their own. The second
+// and the third one also prefetch what the first block reads next, so that memory is as busy all the time.
 inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const int64_t ahead = std::max<int64_t>(1, kAheadBytes / (p.part * p.w_bytes) / kOutputs) * kOutputs;
   for (int64_t part = 0; part < p.parts; ++part)

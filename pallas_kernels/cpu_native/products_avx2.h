@@ -72,23 +72,14 @@ struct Int8 {
 
 // Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: numbers from one vector of it to the next.
 inline void Bfloat16::PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
-  const __m256i bias = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1), upper = _mm256_set1_epi32(0xffff0000);
   for (int64_t i = 0; i < padded; i += 16) {
     float rest[16] = {};
     if (i + 16 > inputs && i < inputs) std::memcpy(rest, x + i, 4 * (inputs - i));
     const float* from = i + 16 <= inputs ? x + i : rest;
-    __m256 halves[2];
-    for (int half = 0; half < 2; ++half) {
-      const __m256 numbers = _mm256_loadu_ps(from + 8 * half);
-      const __m256i bits = _mm256_castps_si256(numbers);
-      const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
-      const __m256i up = _mm256_and_si256(_mm256_add_epi32(bits, _mm256_add_epi32(bias, even)), upper);
-      const __m256 is_nan = _mm256_cmp_ps(numbers, numbers, _CMP_UNORD_Q);  // rounding could make an infinity of it
-      halves[half] = _mm256_blendv_ps(_mm256_castsi256_ps(up), numbers, is_nan);
-    }
+    const __m256 low = RoundedToBfloat16(_mm256_loadu_ps(from)), high = RoundedToBfloat16(_mm256_loadu_ps(from + 8));
     float* to = rounded + i / 16 * stride;
-    _mm256_store_ps(to, _mm256_permute2f128_ps(halves[0], halves[1], 0x20));
-    _mm256_store_ps(to + 8, _mm256_permute2f128_ps(halves[0], halves[1], 0x31));
+    _mm256_store_ps(to, _mm256_permute2f128_ps(low, high, 0x20));
+    _mm256_store_ps(to + 8, _mm256_permute2f128_ps(low, high, 0x31));
   }
 }
 

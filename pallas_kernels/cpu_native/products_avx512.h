@@ -88,17 +88,11 @@ struct Bfloat16 {
 
 // Rounds a row to bfloat16, as float32, in the order of the kernel. Args: stride: numbers from one vector of it to the next.
 inline void Bfloat16::PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, float* rounded) {
-  const __m512i bias = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1), upper = _mm512_set1_epi32(0xffff0000);
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_add_epi32(even, one);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   const auto round = [=](int64_t i) {
     const __mmask16 some = i + 16 <= inputs ? 0xffff : i < inputs ? (1 << (inputs - i)) - 1 : 0;
-    const __m512 numbers = _mm512_maskz_loadu_ps(some, x + i);
-    const __m512i bits = _mm512_castps_si512(numbers), last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i up = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_add_epi32(bias, last)), upper);
-    // rounding could make an infinity of a NaN
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q);
-    return _mm512_mask_mov_ps(_mm512_castsi512_ps(up), is_nan, numbers);
+    return RoundedToBfloat16(_mm512_maskz_loadu_ps(some, x + i));
   };
   for (int64_t i = 0; i < padded; i += 32) {
     const __m512 first = round(i), second = round(i + 16);

@@ -33,16 +33,16 @@ inline int64_t LanesOf(int64_t rows) { return (rows + kRowLanes - 1) / kRowLanes
 // Whether there are enough rows, and few idle lanes beside them.
 inline bool AreLanesFaster(int64_t rows) { return rows >= kLeastRows && 8 * rows >= 7 * LanesOf(rows); }
 
-// Cache lines that are needed soon.
-struct SoonLines {
+// Cache lines to prefetch.
+struct LinesAhead {
   const char* const* first;
   int64_t count;
 };
 
-// R outputs times V registers of rows, for some inputs. Asks for a line of `soon` every second input.
+// R outputs times V registers of rows, for some inputs. Prefetches a line of `ahead` every second input.
 // Args: w: [R, kTileDepth]. x: [depth, V * kRowLanes]. sums: [R, V * kRowLanes], kSumsStride from one output to the next.
 template <int R, int V>
-void Tile(const float* w, const float* x, float* sums, int64_t depth, bool is_first, const SoonLines& soon) {
+void Tile(const float* w, const float* x, float* sums, int64_t depth, bool is_first, const LinesAhead& ahead) {
   RowLanes own[R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v)
@@ -55,7 +55,7 @@ void Tile(const float* w, const float* x, float* sums, int64_t depth, bool is_fi
   };
   int64_t i = 0;
   for (; i + 2 <= depth; i += 2) {
-    if (i < 2 * soon.count) _mm_prefetch(soon.first[i / 2], _MM_HINT_T0);
+    if (i < 2 * ahead.count) _mm_prefetch(ahead.first[i / 2], _MM_HINT_T0);
     add(i);
     add(i + 1);
   }
@@ -64,7 +64,7 @@ void Tile(const float* w, const float* x, float* sums, int64_t depth, bool is_fi
     for (int v = 0; v < V; ++v) *(RowLanes*)(sums + r * kSumsStride + v * kRowLanes) = own[r][v];
 }
 
-using TileFunction = void (*)(const float*, const float*, float*, int64_t, bool, const SoonLines&);
+using TileFunction = void (*)(const float*, const float*, float*, int64_t, bool, const LinesAhead&);
 
 template <int V, int... R>
 constexpr TileFunction TileOf(int64_t outputs, std::integer_sequence<int, R...>) {
@@ -81,7 +81,7 @@ inline void Widen(const uint16_t* numbers, int64_t count, float* wide) {
   }
 }
 
-// y = sums, turned around. Args: sums: [outputs, kSumsStride]. y: [rows, outputs of all].
+// Transposes sums into y. Args: sums: [outputs, kSumsStride]. y: [rows, outputs of all].
 inline void StoreRows(const float* sums, int64_t rows, int64_t outputs, float* y, int64_t stride) {
   for (int64_t r = 0; r < rows; r += 4)
     for (int64_t o = 0; o < outputs; o += 4) {
@@ -145,28 +145,21 @@ inline void MultiplyTogether(const LaneProduct& p, int64_t row, int64_t first, i
   StoreRows(sums, rows, stop - first, p.y + row * p.outputs + first, p.outputs);
 }
 
-// Rounds four numbers to bfloat16, and keeps NaN.
-inline __m128 Rounded(__m128 numbers) {
-  const __m128i bits = _mm_castps_si128(numbers), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
-  const __m128i up = _mm_add_epi32(bits, _mm_add_epi32(last, _mm_set1_epi32(0x7fff)));
-  const __m128 rounded = _mm_castsi128_ps(_mm_and_si128(up, _mm_set1_epi32(0xffff0000)));
-  return _mm_blendv_ps(rounded, numbers, _mm_cmpunord_ps(numbers, numbers));  // rounding could make an infinity of it
-}
-
-// Packs the rows of a register, from `row` on; beyond the last one that one again. Args: x: all rows. to: the packed ones, by
-// kRowsTogether and in them by panels [inputs, rows of the panel].
+// Packs the rows of a register, rounded to bfloat16, from `row` on. The last row is repeated where there are no more.
+// Args: x: all rows. to: the packed ones, by kRowsTogether and in them by panels [inputs, rows of the panel].
 inline void PackLanes(const float* x, int64_t row, int64_t rows, int64_t inputs, float* to) {
   const int64_t together = row / kRowsTogether * kRowsTogether, panel = row / kPanel * kPanel;
   const int64_t width = std::min(kPanel, LanesOf(std::min(rows - together, kRowsTogether)) - (panel - together));
   float* own = to + panel * inputs + (row - panel);
   const auto load = [=](int64_t r, int64_t i) {
-    return _mm_maskz_loadu_ps((1 << std::min<int64_t>(4, inputs - i)) - 1, x + std::min(row + r, rows - 1) * inputs + i);
+    const float* from = x + std::min(row + r, rows - 1) * inputs + i;
+    return RoundedToBfloat16(_mm_maskz_loadu_ps((1 << std::min<int64_t>(4, inputs - i)) - 1, from));
   };
   for (int64_t i = 0; i < inputs; i += 4)
     for (int64_t r = 0; r < kRowLanes; r += 4) {
-      __m128 turned[4] = {Rounded(load(r, i)), Rounded(load(r + 1, i)), Rounded(load(r + 2, i)), Rounded(load(r + 3, i))};
-      _MM_TRANSPOSE4_PS(turned[0], turned[1], turned[2], turned[3]);
-      for (int64_t j = 0; j < std::min<int64_t>(4, inputs - i); ++j) _mm_store_ps(own + (i + j) * width + r, turned[j]);
+      __m128 four[4] = {load(r, i), load(r + 1, i), load(r + 2, i), load(r + 3, i)};
+      _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
+      for (int64_t j = 0; j < std::min<int64_t>(4, inputs - i); ++j) _mm_store_ps(own + (i + j) * width + r, four[j]);
     }
 }
 

@@ -79,8 +79,8 @@ def test_no_block_table_is_laid_out_anew(tmp_path):
 
 def test_a_tpu_samples_within_its_budget(tmp_path):
     """Of 64 and of 256 rows on v6e; 1,366,000 and 1,524,000 of these are the product with the table. A turn of a loop
-    is a pass of the search for top_k or top_p, of which each has 11. Without loops and
-    branches `random` takes 1,770,000 and 3,121,000."""
+    is a pass of the search for top_k or top_p, of which each has 11. Without loops and branches
+    `random` takes 1,770,000 and 3,121,000."""
     only = ["--decode", "64", "256", "--prefill", "--only", "sample"]
     programs, table = compile_programs("tpu-v6e", "llama-3.1-8b", tmp_path, *only)
     cycles = {row["program"]: dict(row["cycles"]) for row in programs}

@@ -34,18 +34,24 @@ def bias_of(routing, num_experts):
     return {"bias": jnp.asarray(bias, jnp.float32)} if routing.has_bias else {}
 
 
-def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
-    """The kernel's results are those of the definition. Of weights the last bit may differ: XLA:CPU's exp rounds
-    otherwise where it computes numbers one by one, and the sum over all experts has another order."""
+def routed_as_defined(arrays, num_tokens, first, routing, backend, target):
+    """What the kernel gives and what the definition does. All but the rows must be the same. Of weights the last
+    bit may differ: XLA:CPU's exp rounds otherwise where it computes numbers one by one, and the sum over all experts
+    has another order."""
     logits, x = arrays
-    assert can_route_experts(x, logits.shape[1], routing, backend="tpu", target=target)
+    assert can_route_experts(x, logits.shape[1], routing, backend=backend, target=target)
     args = logits, x, jnp.int32(num_tokens), jnp.int32(first), routing
     bias = bias_of(routing, logits.shape[1])
-    found, meant = (ROUTED(*args, backend=backend, target=target, **bias) for backend in ("tpu", "reference"))
+    found, meant = (ROUTED(*args, backend=name, target=target, **bias) for name in (backend, "reference"))
     np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
     for name in ("places", "sizes"):
         assert getattr(found, name).dtype == getattr(meant, name).dtype
         np.testing.assert_array_equal(getattr(found, name), getattr(meant, name), err_msg=name)
+    return found, meant
+
+
+def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
+    found, meant = routed_as_defined(arrays, num_tokens, first, routing, "tpu", target)
     count = int(meant.sizes.sum())
     np.testing.assert_array_equal(found.rows[:count].astype(jnp.float32), meant.rows[:count].astype(jnp.float32))
     return found

@@ -9,8 +9,8 @@ from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.test_expert_routing import (
     ROUTED,
     assert_a_broken_token_stays_alone,
-    bias_of,
     every_router,
+    routed_as_defined,
     step,
 )
 
@@ -18,20 +18,11 @@ INTERPRETED = Target("gpu", "9.0", interpret="plain")
 
 
 def assert_same(arrays, num_tokens, first, routing):
-    """Of weights the last bit may differ, as on a TPU."""
-    logits, x = arrays
-    assert can_route_experts(x, logits.shape[1], routing, backend="auto", target=INTERPRETED)
-    args = logits, x, jnp.int32(num_tokens), jnp.int32(first), routing
-    bias = bias_of(routing, logits.shape[1])
-    found, meant = (ROUTED(*args, backend=backend, target=INTERPRETED, **bias) for backend in ("auto", "reference"))
-    np.testing.assert_allclose(found.weights, meant.weights, rtol=5e-7, atol=0)
-    for name in ("places", "sizes"):
-        assert getattr(found, name).dtype == getattr(meant, name).dtype
-        np.testing.assert_array_equal(getattr(found, name), getattr(meant, name), err_msg=name)
+    found, meant = routed_as_defined(arrays, num_tokens, first, routing, "auto", INTERPRETED)
     rows, meant_rows = (np.asarray(routed.rows, np.float32) for routed in (found, meant))
     count = int(meant.sizes.sum())
     np.testing.assert_array_equal(rows[:count], meant_rows[:count])
-    tokens = np.asarray(x, np.float32)
+    tokens = np.asarray(arrays[1], np.float32)
     missing = np.repeat(tokens, routing.num_chosen - (np.asarray(found.places) >= 0).sum(axis=1), axis=0)
     np.testing.assert_array_equal(rows[count:], missing)  # those of no expert here are some that are there
     return found
