@@ -6,10 +6,12 @@
 #include "products_avx512.h"
 #ifndef __AVX512BF16__
 #include "row_lanes.h"
-#define PALLADIO_ROW_LANES
+#define PALLADIO_LANES
 #endif
 #else
+#include "output_lanes.h"
 #include "products_avx2.h"
+#define PALLADIO_LANES
 #endif
 
 namespace palladio {
@@ -24,7 +26,7 @@ constexpr const Blocks& kBlocks = kBlocksOfFive<Bfloat16>;
 
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of) {
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32;
-#ifdef PALLADIO_ROW_LANES
+#ifdef PALLADIO_LANES
   if (of.sizes.size() == 1) {
     const int64_t all = of.sizes[0], rows = RowsBeforeRepeats(of.x, all, inputs);
     if (AreLanesFaster(rows))

@@ -25,7 +25,11 @@ constexpr int64_t kOutputs = 2;            // of a block: their numbers are load
 constexpr int64_t kTogetherFew = 4;        // outputs of a block of few rows
 constexpr int64_t kRows = 12;              // of a block at most: 24 sums stay in registers
 constexpr int64_t kPartBytes = 1 << 11;    // of an output's numbers: those of a block's rows stay in the first cache
+#ifdef __AVX512F__
 constexpr int64_t kChunkBytes = 1 << 19;   // of a matrix: what a thread takes at a time stays in the second cache
+#else
+constexpr int64_t kChunkBytes = 1 << 18;   // CPUs without AVX-512 have a smaller one
+#endif
 constexpr int64_t kChunks = 8;             // for each thread at least: all end at about the same time
 constexpr int64_t kAheadBytes = 3 << 12;   // of a matrix: how early memory is asked for numbers
 constexpr int64_t kFewAheadBytes = 1 << 13;  // the same for few rows
@@ -70,22 +74,31 @@ class PackedRows {
 // How rows are divided into blocks: of about one size, since a block of one row takes nearly as long as one of five.
 struct RowBlocks {
   int64_t rows = 0;    // of all blocks
+  int64_t count = 1;   // of blocks
   int64_t most = 1;    // rows of the first `longer` blocks; the others have one less
   int64_t longer = 0;
 
   // Args: usual: rows of a block. most: so many it can have, if that saves a block.
   static RowBlocks Of(int64_t rows, int64_t usual, int64_t most) {
     const int64_t count = std::max<int64_t>(1, (rows + 2 * usual - most - 1) / usual);
-    return {rows, rows / count + 1, rows % count};
+    return {rows, count, rows / count + 1, rows % count};
   }
   // Of the block that begins with a row.
   int64_t SizeAt(int64_t first) const { return first < longer * most ? most : most - 1; }
+  // The first row of a block; of the one after the last: the number of rows.
+  int64_t StartOf(int64_t block) const { return block * (most - 1) + std::min(block, longer); }
   // The first row of a row's block.
   int64_t FirstOf(int64_t row) const {
     const int64_t beyond = row - longer * most;
     return beyond < 0 ? row / most * most : row - beyond % (most - 1);
   }
 };
+
+// Copies some outputs of the last row to those that repeat it. Args: y: [rows + repeats, outputs].
+inline void RepeatLast(float* y, int64_t rows, int64_t repeats, int64_t outputs, int64_t first, int64_t stop) {
+  const float* last = y + (rows - 1) * outputs;
+  for (int64_t row = rows; row < rows + repeats; ++row) std::copy(last + first, last + stop, y + row * outputs + first);
+}
 
 // Rows as the blocks of a kernel take them, a matrix, and what becomes of the sums.
 struct Product {
@@ -200,9 +213,7 @@ inline void MultiplyMany(const Product& p, const Blocks& blocks, const Chunk& ch
 inline void Multiply(const Product& p, const Blocks& blocks, const Chunk& chunk) {
   const bool is_few = p.rows <= blocks.few && p.rows * p.inputs <= kFewNumbers;
   (is_few ? MultiplyFew : MultiplyMany)(p, blocks, chunk);
-  const float* last = p.y + (p.rows - 1) * p.outputs;
-  for (int64_t row = p.rows; row < p.rows + p.repeats; ++row)
-    std::copy(last + chunk.first, last + chunk.stop, p.y + row * p.outputs + chunk.first);
+  RepeatLast(p.y, p.rows, p.repeats, p.outputs, chunk.first, chunk.stop);
 }
 
 // Where a row lies among those of a product as blocks take them.

@@ -178,9 +178,7 @@ inline void MultiplyByLanes(const Pool& pool, const float* x, const uint16_t* w,
                const int64_t first = number * size, stop = std::min(outputs, first + size);
                for (int64_t row = 0; row < rows; row += kRowsTogether)
                  MultiplyTogether(product, row, first, stop, row + kRowsTogether < rows ? first : first + threads * size);
-               const float* last = y + (rows - 1) * outputs;
-               for (int64_t row = rows; row < rows + repeats; ++row)
-                 std::copy(last + first, last + stop, y + row * outputs + first);
+               RepeatLast(y, rows, repeats, outputs, first, stop);
              }});
 }
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ SIZES = [(32, 24), (15, 1), (1, 7), (40, 26), (1031, 141), (2049, 5), (4200, 6)]
 """Inputs and outputs: whole blocks; one output; one input; rests of both; several threads; two and three parts."""
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 37, 65)
 """Of rows: one block of few and of many, whole ones, and rests."""
+BLOCK_COUNTS = (*(count for count in COUNTS if count < 20), 19)
+"""Of rows of bfloat16, so few that blocks multiply them for every CPU."""
 
 
 def rows_of(num_rows: int, inputs: int) -> jax.Array:
@@ -48,12 +50,14 @@ def rows_of(num_rows: int, inputs: int) -> jax.Array:
     return jnp.asarray(RNG.normal(size=(num_rows, inputs)) * 10.0 ** RNG.integers(-3, 4, (num_rows, 1)), jnp.float32)
 
 
-def by_counts(multiply: Callable[[jax.Array], jax.Array], rows: jax.Array) -> np.ndarray:
+def by_counts(
+    multiply: Callable[[jax.Array], jax.Array], rows: jax.Array, counts: Sequence[int] = COUNTS
+) -> np.ndarray:
     """The result of all rows, which is that of fewer of them, bit for bit, whatever rows are beside them."""
-    *fewer, last = jax.jit(lambda rows: [multiply(rows[-count:]) for count in COUNTS])(rows)
+    *fewer, last = jax.jit(lambda rows: [multiply(rows[-count:]) for count in counts])(rows)
     out = np.asarray(last)
     assert (out.dtype, out.shape[0]) == (np.float32, rows.shape[0])
-    for count, found in zip(COUNTS, fewer, strict=False):
+    for count, found in zip(counts, fewer, strict=False):
         np.testing.assert_array_equal(found, out[-count:])
     return out
 
@@ -63,8 +67,8 @@ def by_counts(multiply: Callable[[jax.Array], jax.Array], rows: jax.Array) -> np
 @every_form
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
-    rows, matrix = rows_of(max(COUNTS), inputs), jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
-    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, form=form), rows)
+    rows, matrix = rows_of(max(BLOCK_COUNTS), inputs), jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
+    out = by_counts(lambda rows: calls.rows_times_bfloat16(rows, matrix, form=form), rows, BLOCK_COUNTS)
     rounded, wide = (np.asarray(each.astype(jnp.bfloat16), np.float64) for each in (rows, matrix))
     assert (np.abs(out - rounded @ wide.T) <= 1e-6 * (np.abs(rounded) @ np.abs(wide).T)).all()
 
@@ -72,11 +76,12 @@ def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("built")
 @every_form
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 7), (15, 1), (1031, 141), (4200, 6)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 7), (15, 1), (1031, 141), (608, 64), (4200, 6)])
 def test_products_of_many_rows_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
-    """With AVX-512 rows have lanes of their own, from some number on: those of a whole register and of half a panel, of
-    full panels, and of more than go together. NaN stays in its row, and padding repeats the last one."""
-    counts = (56, 64, 79, 128, 250, 605)
+    """Many rows are multiplied another way. With AVX-512 each has a lane: those of a whole register and of half a
+    panel, of full panels, and of more than go together. With AVX2 each output has one: tiles of six rows and of five, and
+    more than go together. NaN stays in its row, and padding repeats the last one."""
+    counts = (*((20, 21, 37) if form == "avx2" else ()), 56, 64, 79, 128, 250, 605)
     nan = np.uint32(0x7FFFFFFF).view(np.float32)  # rounded as a number, it would be a zero
     rows = rows_of(max(counts), inputs).at[-3, 0].set(nan)
     matrix = jnp.asarray(RNG.normal(size=(outputs, inputs)), jnp.bfloat16)
@@ -95,7 +100,7 @@ def test_products_of_many_rows_of_bfloat16(inputs: int, outputs: int, form: Form
 @needs_compiler
 @pytest.mark.usefixtures("built")
 @every_form
-@pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (30, 0, 41, 2)])
+@pytest.mark.parametrize("sizes", [(4, 0, 3, 1), (0, 0, 0, 9), (0, 0, 0, 0), (19, 0, 17, 2)])
 def test_products_of_experts(sizes: tuple[int, ...], form: Form) -> None:
     rows, matrices = rows_of(max(10, sum(sizes)), 1100), jnp.asarray(RNG.normal(size=(4, 26, 1100)), jnp.bfloat16)
     bits, counts = jax.lax.bitcast_convert_type(matrices, jnp.uint16), jnp.asarray(sizes, jnp.int32)
@@ -139,11 +144,11 @@ def test_products_of_int8(inputs: int, outputs: int, bits: Literal[8, 16], form:
 @pytest.mark.usefixtures("built")
 @every_form
 def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(form: Form) -> None:
-    rows = rows_of(30, 1100)
+    rows = rows_of(19, 1100)
     matrix, whole = jnp.asarray(RNG.normal(size=(26, 1100)), jnp.bfloat16), jnp.ones((26, 1100), jnp.int8)
 
     def products(rows: jax.Array) -> list[np.ndarray]:
-        bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([20, 10])
+        bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([12, 7])
         return [
             np.asarray(calls.rows_times_bfloat16(rows, matrix, form=form)),
             np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), form=form)),
@@ -151,7 +156,7 @@ def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(form: Form
         ]
 
     different = products(rows)
-    for first, stop in ((18, 30), (1, 30), (12, 20)):  # at the end, all but one row, and at the end of a group
+    for first, stop in ((11, 19), (1, 19), (7, 12)):  # at the end, all but one row, and at the end of a group
         for found, own in zip(products(rows.at[first:stop].set(rows[first - 1])), different, strict=True):
             np.testing.assert_array_equal(found[:first], own[:first])
             np.testing.assert_array_equal(found[first:stop], np.repeat(own[first - 1 : first], stop - first, 0))
