@@ -79,8 +79,8 @@ def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 7), (15, 1), (1031, 141), (608, 64), (4200, 6)])
 def test_products_of_many_rows_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
     """Many rows are multiplied another way. With AVX-512 each has a lane: those of a whole register and of half a
-    panel, of full panels, and of more than go together. With AVX2 each output has one: tiles of six rows and of five, and
-    more than go together. NaN stays in its row, and padding repeats the last one."""
+    panel, of full panels, and of more than go together. With AVX2 each output has one: tiles of six rows and of five,
+    and more than go together. NaN stays in its row, and padding repeats the last one."""
     counts = (*((20, 21, 37) if form == "avx2" else ()), 56, 64, 79, 128, 250, 605)
     nan = np.uint32(0x7FFFFFFF).view(np.float32)  # rounded as a number, it would be a zero
     rows = rows_of(max(counts), inputs).at[-3, 0].set(nan)
