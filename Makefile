@@ -130,7 +130,7 @@ aot: aot-compilers
 aot-smoke: aot-compilers
 	scripts/aot-smoke $(BIN)/python $(COMPILERS)
 
-aot-compilers: $(VENV)/.installed-dev
+aot-compilers: $(VENV)/.installed
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:

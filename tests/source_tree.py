@@ -1,7 +1,8 @@
-"""The product's files, parsed, for the tests that hold the house rules."""
+"""The product's files, for the tests that hold the house rules."""
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,10 @@ class Source:
     room: str
     module: str
     text: str
-    tree: ast.Module
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
 
     def imports(self) -> Iterator[tuple[int, str]]:
         """Line and full dotted name of everything that is imported, `from a import b` as a.b."""
@@ -57,8 +61,7 @@ def _read_sources() -> list[Source]:
             path = file.relative_to(ROOT).as_posix()
             parts = [*([] if room == "palladio" else ["palladio"]), *path.removesuffix(".py").split("/")]
             module = ".".join(parts).removesuffix(".__init__")
-            text = file.read_text(encoding="utf-8")
-            sources.append(Source(path, room, module, text, ast.parse(text, path)))
+            sources.append(Source(path, room, module, file.read_text(encoding="utf-8")))
     return sources
 
 

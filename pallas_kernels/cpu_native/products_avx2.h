@@ -20,7 +20,7 @@ struct Bfloat16 {
   using Number = uint16_t;
   using Vector = __m256;
   using Sum = __m256;
-  static constexpr int64_t kStep = 16, kVectors = 2, kFewRows = 0, kPartNumberBytes = 2;
+  static constexpr int64_t kStep = 16, kVectors = 2, kFewRows = 1, kPartNumberBytes = 2;
 
   static Sum Start(const Product&, int64_t, int64_t) { return _mm256_setzero_ps(); }
   template <int V>

@@ -98,12 +98,12 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
 @pytest.mark.parametrize(
     "traits",
     [
-        {},
         {"head_size": 32, "sinks": True, "page_size": 16},
         {"kv_dtype": "int8", "page_size": 64},
         *(
             pytest.param(traits, marks=pytest.mark.slow)
             for traits in (
+                {},
                 {"num_heads": 16, "sinks": True, "soft_cap": 4.0, "page_size": 128},
                 {"num_heads": 2, "page_size": 64},
                 {"num_heads": 10, "window": 300},

@@ -95,6 +95,7 @@ def test_together(
         assert sum(collector.num_retractions.values()) > 0
 
 
+@pytest.mark.parametrize("several", ["drafting", pytest.param("three_steps", marks=pytest.mark.slow)], indirect=True)
 def test_several_tokens_a_step(several: TinyEngine, alone: dict[str, list[int]], closing: dict[int, float]) -> None:
     assert run(several, mixed(closing)).tokens == alone
 

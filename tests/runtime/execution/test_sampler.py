@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
+import scipy  # its modules are imported when they are used
 
 from palladio.runtime.execution.batch_builder import split_seed
 from palladio.runtime.execution.gumbel_noise import gumbel_noise, random_bits

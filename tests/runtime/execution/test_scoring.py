@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.special
+import scipy
 
 from palladio.runtime.execution.scoring import score_tokens, token_logprobs, top_k_exact
 from tests.properties import examples
