@@ -79,8 +79,8 @@ __attribute__((always_inline)) inline void DenseColumns(const DenseProduct& p, i
   for (; output + 16 <= stop; output += 16) DenseTile<8, R, 2>(p, row, output, from, end);
 }
 
-// All rows times the outputs of a strip. 16 registers of 8 numbers: 6 to 12 sums, of six rows or of what is left of them. Two units add, and a sum is there four
-// cycles later, so fewer than eight would wait for each other.
+// All rows times the outputs of a strip. 16 registers of 8 numbers: 6 to 12 sums, of six rows or of what is left of them.
+// Two units add, and a sum is there four cycles later, so fewer than eight would wait for each other.
 inline void DenseStrip(const DenseProduct& p, int64_t output, int64_t stop) {
   const int64_t whole = p.rows / 6 * 6;
   for (int64_t from = 0; from < p.inputs; from += kDepth) {

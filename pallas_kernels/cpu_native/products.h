@@ -5,7 +5,8 @@
 // the other: a block of rows and outputs keeps its sums in registers, and numbers come from the caches.
 //
 // Each sum is made by one thread in an order that follows from the number of inputs alone: neither the number of
-// threads nor the rows beside it change a bit of a row's results, unless these are so many that row_lanes.h takes over.
+// threads nor the rows beside it change a bit of a row's results, unless these are so many that row_lanes.h or
+// output_lanes.h takes over.
 
 #pragma once
 
