@@ -117,7 +117,7 @@ class A:
         made.sixth.append(4)
         self.seventh.pop()
 """
-    source = Source("a.py", "runtime", "a", text, ast.parse(text))
+    source = Source("a.py", "runtime", "a", text)
     found = {place.split(",")[0] for place in foreign_assignments(source)}
     names = {f"a.py:other {name}" for name in ("count", "second", "third", "fourth", "fifth")}
     assert found == names | {"a.py:self.mine on_call"}

@@ -133,7 +133,7 @@ def test_ci_runs_all_of_its_steps_and_fails_with_any(tmp_path, failing, expected
     )
     assert done.returncode == (1 if failing else 0)
     steps = re.findall(r"made (.*)", done.stdout)
-    assert steps[1:] == expected
+    assert [step for step in steps if ".installed" not in step] == expected
 
 
 def test_the_table_of_slices_is_that_of_the_figures(tmp_path):
