@@ -7,6 +7,7 @@ input does, in whatever way whoever has started it has ended.
 import contextlib
 import json
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from tqdm import tqdm
+
+_MOST_FILES = 1 << 16  # that are looked through
 
 
 class Silent(tqdm):  # type: ignore[misc]  # tqdm has no types
@@ -45,9 +48,10 @@ def _end_with_input() -> None:
 
 def _remove_unfinished() -> None:
     """What this process has begun to write, which the hub's client would never use again."""
-    with contextlib.suppress(OSError):
-        for descriptor in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                path = descriptor.readlink()
-                if path.name.endswith(".incomplete"):
-                    path.unlink()
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # other threads cannot open a file after its turn
+    for descriptor in range(min(most, _MOST_FILES) if most >= 0 else _MOST_FILES):
+        with contextlib.suppress(OSError):
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if path.name.endswith(".incomplete"):
+                path.unlink()
