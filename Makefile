@@ -123,11 +123,11 @@ docs-pictures: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/pictures.py
 
 # Their compilers lie beside the environment, not in it: jax would look for their devices there.
-aot: aot-compilers
+aot: $(VENV)/.installed-dev aot-compilers
 	PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(abspath $(COMPILERS))" JAX_PLATFORMS=cpu \
 	  scripts/test -m slow tests/aot $(ARGS)
 
-aot-smoke: aot-compilers
+aot-smoke: $(VENV)/.installed-dev aot-compilers
 	scripts/aot-smoke $(BIN)/python $(COMPILERS)
 
 aot-compilers: $(VENV)/.installed

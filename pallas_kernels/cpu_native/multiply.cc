@@ -27,7 +27,7 @@ constexpr const Blocks& kBlocks = kBlocksOfFive<Bfloat16>;
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of) {
   const int64_t inputs = of.inputs, padded = (inputs + 31) / 32 * 32;
 #ifdef PALLADIO_LANES
-  if (of.sizes.size() == 1) {
+  if (of.sizes.size() == 1 && of.sizes[0] >= kLeastRows) {
     const int64_t all = of.sizes[0], rows = RowsBeforeRepeats(of.x, all, inputs);
     if (AreLanesFaster(rows))
       return MultiplyByLanes(pool, of.x, of.w, of.y, rows, all - rows, inputs, of.outputs);

@@ -10,6 +10,7 @@
 // same as a block's.
 #pragma once
 
+#include "lines_ahead.h"
 #include "multiply.h"
 #include "products.h"
 
@@ -22,20 +23,14 @@ constexpr int64_t kTileRows = 6;           // times two registers of outputs: 12
 constexpr int64_t kRowsTogether = 240;     // their sums of a panel stay in a cache
 constexpr int64_t kOutputsTogether = 64;   // that a thread takes at a time
 constexpr int64_t kTurn = 8;               // inputs of a turn of the loop, for which a cache line is prefetched
-constexpr int64_t kLineNumbers = kLine / sizeof(uint16_t);
 constexpr int64_t kLeastRows = 20;         // fewer are faster by blocks
 
 typedef float Outputs __attribute__((vector_size(4 * kRegisterOutputs)));
 
 inline bool AreLanesFaster(int64_t rows) { return rows >= kLeastRows; }
 
-// Cache lines to prefetch into the second cache: all at once they would hold up what the tile itself reads.
-struct LinesAhead {
-  const char* const* first;
-  int64_t count;
-};
-
-// R rows times the outputs of a panel, for its inputs. Args: x: [depth, R]. panel: [depth, kPanelOutputs].
+// R rows times the outputs of a panel, for its inputs. Prefetches lines into the second cache, since the first one is full.
+// Args: x: [depth, R]. panel: [depth, kPanelOutputs].
 // sums: [R, kPanelOutputs].
 template <int R>
 void Tile(const float* x, const float* panel, float* sums, int64_t depth, bool is_first, const LinesAhead& ahead) {
@@ -54,7 +49,7 @@ void Tile(const float* x, const float* panel, float* sums, int64_t depth, bool i
   int64_t i = 0;
   for (int64_t line = 0; i + kTurn <= depth; i += kTurn, ++line) {
     if (line < ahead.count) _mm_prefetch(ahead.first[line], _MM_HINT_T1);
-#pragma GCC unroll 8
+#pragma GCC unroll kTurn
     for (int64_t next = 0; next < kTurn; ++next) add(i + next);
   }
   for (; i < depth; ++i) add(i);
@@ -147,18 +142,11 @@ inline void MultiplyTogether(const LaneProduct& p, int64_t top, int64_t bottom, 
       const bool is_last = from + p.part >= p.inputs;
       const int64_t soon = !is_last ? output : output + kPanelOutputs < stop ? output + kPanelOutputs : next;
       const int64_t soon_from = is_last ? 0 : from + p.part;
-      const char* lines[kPanelOutputs * ((kPanelDepth + kLineNumbers - 1) / kLineNumbers)];
-      int64_t count = 0;
-      for (int64_t o = soon; o < std::min(p.outputs, soon + kPanelOutputs); ++o)
-        for (int64_t i = soon_from; i < std::min(p.inputs, soon_from + p.part); i += kLineNumbers)
-          lines[count++] = reinterpret_cast<const char*>(p.w + o * p.inputs + i);
-      const int64_t share = (count + bottom - top - 1) / (bottom - top);
-
+      const NextLines<kPanelOutputs, kPanelDepth> lines(p.w, p.outputs, p.inputs, soon, soon_from, p.part, bottom - top);
       for (int64_t tile = top; tile < bottom; ++tile) {
         const int64_t row = p.tiles.StartOf(tile), rows = p.tiles.StartOf(tile + 1) - row;
-        const int64_t asked = std::min(count, (tile - top) * share);
         kTiles[rows - 1](p.x + row * p.inputs + from * rows, panel, sums + (row - begin) * kPanelOutputs, depth, from == 0,
-                         {lines + asked, std::min(share, count - asked)});
+                         lines.Of(tile - top));
       }
     }
     for (int64_t row = begin; row < end; ++row)

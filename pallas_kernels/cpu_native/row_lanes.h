@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "lines_ahead.h"
 #include "multiply.h"
 #include "products.h"
 
@@ -32,12 +33,6 @@ inline int64_t LanesOf(int64_t rows) { return (rows + kRowLanes - 1) / kRowLanes
 
 // Whether there are enough rows, and few idle lanes beside them.
 inline bool AreLanesFaster(int64_t rows) { return rows >= kLeastRows && 8 * rows >= 7 * LanesOf(rows); }
-
-// Cache lines to prefetch.
-struct LinesAhead {
-  const char* const* first;
-  int64_t count;
-};
 
 // R outputs times V registers of rows, for some inputs. Prefetches a line of `ahead` every second input.
 // Args: w: [R, kTileDepth]. x: [depth, V * kRowLanes]. sums: [R, V * kRowLanes], kSumsStride from one output to the next.
@@ -127,18 +122,13 @@ inline void MultiplyTogether(const LaneProduct& p, int64_t row, int64_t first, i
       const bool is_last = output + kTileOutputs >= stop, are_all = is_last && from + p.part >= p.inputs;
       const int64_t soon = !is_last ? output + kTileOutputs : are_all ? next : first;
       const int64_t soon_from = !is_last ? from : are_all ? 0 : from + p.part;
-      const char* lines[kTileOutputs * (kTileDepth / 32)];
-      int64_t count = 0;
-      for (int64_t o = soon; o < std::min(p.outputs, soon + kTileOutputs); ++o)
-        for (int64_t i = soon_from; i < std::min(p.inputs, soon_from + p.part); i += 32)
-          lines[count++] = reinterpret_cast<const char*>(p.w + o * p.inputs + i);
-      const int64_t share = (count + panels - 1) / panels;
+      const NextLines<kTileOutputs, kTileDepth> lines(p.w, p.outputs, p.inputs, soon, soon_from, p.part, panels);
 
       for (int64_t panel = 0; panel < panels; ++panel) {
-        const int64_t lane = panel * kPanel, width = std::min(kPanel, lanes - lane), asked = panel * share;
+        const int64_t lane = panel * kPanel, width = std::min(kPanel, lanes - lane);
         const auto tile = width == kPanel ? TileOf<2>(outputs, kAll) : TileOf<1>(outputs, kAll);
         tile(wide, x + lane * p.inputs + from * width, sums + (output - first) * kSumsStride + lane, depth, from == 0,
-             {lines + asked, std::min(share, count - asked)});
+             lines.Of(panel));
       }
     }
   }

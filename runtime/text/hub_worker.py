@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def _end_with_input() -> None:
 def _remove_unfinished() -> None:
     """What this process has begun to write, which the hub's client would never use again."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # other threads cannot open a file after its turn
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # other threads begin no more of it
+    time.sleep(0.05)  # and what they are opening is there
     for descriptor in range(min(most, _MOST_FILES) if most >= 0 else _MOST_FILES):
         with contextlib.suppress(OSError):
             path = Path(f"/proc/self/fd/{descriptor}").readlink()
