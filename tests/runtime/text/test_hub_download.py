@@ -1,6 +1,8 @@
 """Downloads from a small hub on this machine: sizes before the bar, progress, what is not fetched twice, refusals."""
 
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +105,34 @@ def test_a_download_that_nobody_waits_for_ends_at_once(
     hub.release.set()
     assert "could not be downloaded (the download was stopped)" in failures[0]
     assert list(tmp_path.glob("cache/*/blobs/*.incomplete")) == []
+
+
+BUSY_WORKER = """
+import itertools, sys, threading
+from palladio.runtime.text import hub_worker
+
+files = []
+
+def go_on_opening():
+    for number in itertools.count():
+        try:
+            files.append(open(f"{sys.argv[1]}/{number}.incomplete", "w"))
+        except OSError:
+            return
+
+threading.Thread(target=go_on_opening, daemon=True).start()
+while len(files) < 20:
+    pass
+hub_worker._end_with_input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are found in /proc")
+def test_a_worker_that_ends_leaves_nothing_that_its_threads_begin_meanwhile(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUSY_WORKER, str(tmp_path)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refusals_say_what_was_looked_for_and_where(
