@@ -152,7 +152,8 @@ def test_rows_of_padding_have_the_results_of_the_row_that_they_repeat(form: Form
     matrix, whole = jnp.asarray(RNG.normal(size=(26, 1100)), jnp.bfloat16), jnp.ones((26, 1100), jnp.int8)
 
     def products(rows: jax.Array) -> list[np.ndarray]:
-        bits, sizes = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16), jnp.asarray([12, count - 12])
+        bits = jax.lax.bitcast_convert_type(jnp.stack([matrix, matrix]), jnp.uint16)
+        sizes = jnp.asarray([12, count - 12])
         return [
             np.asarray(calls.rows_times_bfloat16(rows, matrix, form=form)),
             np.asarray(calls.rows_times_int8(rows, whole, jnp.ones(26, jnp.float32), form=form)),
