@@ -40,12 +40,14 @@ class BatchLimits:
         validating: batches whose files are being looked at.
         answering: batches that lines are taken from; between these, line by line.
         news: of what other servers have done.
+        at_lines: ids of the batches that this server runs lines of.
     """
 
     gate: LineSlots
     validating: asyncio.Semaphore
     answering: asyncio.Semaphore
     news: News
+    at_lines: set[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class BatchRun:
             buffer.finish(claim.first)
 
         await self.claims.release(batch.id)  # those of a run before this one
+        self.turns.at_lines.add(batch.id)
         try:
             async with buffer.writing(), asyncio.TaskGroup() as group, self._claimed(batch, endpoint) as claimed:
                 async for claim, lines in claimed:
@@ -203,6 +206,8 @@ class BatchRun:
         except* FileNotFoundError:
             self._check_gone(batch)
             await self.claims.give_up(batch.id)
+        finally:
+            self.turns.at_lines.discard(batch.id)
 
     @contextlib.asynccontextmanager
     async def _claimed(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +167,33 @@ async def test_a_cancel_at_one_server_ends_the_batch_at_all(
         async with asyncio.timeout(20):
             while any(engine._running for engine in engines):
                 await asyncio.sleep(0.01)
+
+
+async def test_lines_of_a_batch_that_others_have_cancelled_and_ended_meanwhile_are_dropped(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage
+) -> None:
+    """A busy server may look only when the batch is not `cancelling` any more."""
+    engine = slow_engine(tokenizer)
+    engine.delay = 120.0
+    elsewhere = Server(tmp_path, slow_engine(tokenizer), None, shared)
+
+    async def cancel_and_end() -> None:
+        await elsewhere.store.cancel(batch_id, SERVER)
+        await elsewhere.store.end(batch_id, None, None)
+
+    async with serving(tmp_path, engine, None, shared) as server:
+        batch_id = await server.submit(jsonl([chat_line(number) for number in range(10)]))
+        async with asyncio.timeout(20):
+            while not engine._running:
+                await asyncio.sleep(0.01)
+        other = threading.Thread(target=lambda: asyncio.run(cancel_and_end()))
+        other.start()
+        other.join()  # and this event loop stands still
+        async with asyncio.timeout(20):
+            while engine._running or server.worker._tasks:
+                await asyncio.sleep(0.01)
+        assert (await server.ended(batch_id)).status == "cancelled"
+    elsewhere.storage.close()
 
 
 async def test_a_late_result_changes_nothing(tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage) -> None:
