@@ -9,18 +9,18 @@ from typing import Any
 
 from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_claims import BatchClaims, Claim
+from palladio.http.batches.batch_limits import BatchLimits
 from palladio.http.batches.batch_lines import DuplicateFinder, LineReader
 from palladio.http.batches.batch_records import Fault, Line, left, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import find_endpoint
-from palladio.http.batches.line_runner import LineRunner, LineSlots
+from palladio.http.batches.line_runner import LineRunner
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Endpoint
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.database import Database
-from palladio.http.storage.news import News
 
 POLL = 5.0  # seconds between looks at what other servers have done, if no news come
 MAX_ERRORS = 100  # that a failed batch lists
@@ -30,24 +30,6 @@ _EXPIRED = Fault("batch_expired", "the line was not run before the batch's compl
 _CANCELLED = Fault("batch_cancelled", "the batch was cancelled before the line had an answer")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """What batches take turns with.
-
-    Attributes:
-        validating: batches whose files are being looked at.
-        answering: batches that lines are taken from; between these, line by line.
-        news: of what other servers have done.
-        at_lines: ids of the batches that this server runs lines of.
-    """
-
-    gate: LineSlots
-    validating: asyncio.Semaphore
-    answering: asyncio.Semaphore
-    news: News
-    at_lines: set[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,7 +141,8 @@ class BatchRun:
         try:
             async with asyncio.timeout(max(0.0, batch.expires_at - self.now())) as limit:
                 async with self.turns.answering:
-                    await self._answer_lines(batch, endpoint)
+                    with self.turns.running_lines(batch.id):
+                        await self._answer_lines(batch, endpoint)
                 if await self.claims.num_left(batch.id):  # with other servers
                     await self.turns.news.wait(POLL)
         except TimeoutError:
@@ -190,7 +173,6 @@ class BatchRun:
             buffer.finish(claim.first)
 
         await self.claims.release(batch.id)  # those of a run before this one
-        self.turns.at_lines.add(batch.id)
         try:
             async with buffer.writing(), asyncio.TaskGroup() as group, self._claimed(batch, endpoint) as claimed:
                 async for claim, lines in claimed:
@@ -206,8 +188,6 @@ class BatchRun:
         except* FileNotFoundError:
             self._check_gone(batch)
             await self.claims.give_up(batch.id)
-        finally:
-            self.turns.at_lines.discard(batch.id)
 
     @contextlib.asynccontextmanager
     async def _claimed(

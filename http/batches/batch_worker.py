@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from palladio.http.batches.batch import Status
 from palladio.http.batches.batch_claims import BatchClaims
-from palladio.http.batches.batch_run import POLL, BatchLimits, BatchRun
+from palladio.http.batches.batch_limits import BatchLimits
+from palladio.http.batches.batch_run import POLL, BatchRun
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
@@ -46,7 +47,7 @@ class BatchWorker:
         self._now = now or self._database.now
         self._news = News(self._database)
         self._turns = BatchLimits(
-            LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING), self._news, set()
+            LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING), self._news
         )
         self._cancelling: set[str] = set()  # of those that run: it is known to the run
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # the last one runs, those before it are ending
@@ -113,9 +114,8 @@ class BatchWorker:
             if batch_id not in self._tasks or (is_cancelling and batch_id not in self._cancelling):
                 self.run(batch_id, is_cancelling=is_cancelling)
         # Another server was faster with all that came after a cancel: what this one still runs, nobody waits for.
-        for batch_id in self._turns.at_lines - live.keys():
-            self._turns.at_lines.discard(batch_id)
-            self.run(batch_id)
+        for batch_id in self._turns.at_lines - live.keys() - self._cancelling:
+            self.run(batch_id, is_cancelling=True)
 
     async def _watch(self) -> None:
         """Runs what other servers were given, too; with an engine that is dead, nothing."""

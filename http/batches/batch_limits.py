@@ -1,0 +1,39 @@
+"""BatchLimits: what the batches of a server take turns with, and which of them has lines with the engine."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Generator, Set
+
+from palladio.http.batches.line_runner import LineSlots
+from palladio.http.storage.news import News
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What batches take turns with.
+
+    Attributes:
+        validating: batches whose files are being looked at.
+        answering: batches that lines are taken from; between these, line by line.
+        news: of what other servers have done.
+    """
+
+    gate: LineSlots
+    validating: asyncio.Semaphore
+    answering: asyncio.Semaphore
+    news: News
+    _at_lines: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def at_lines(self) -> Set[str]:
+        """Ids of the batches that this server runs lines of."""
+        return self._at_lines
+
+    @contextlib.contextmanager
+    def running_lines(self, batch_id: str) -> Generator[None, None, None]:
+        self._at_lines.add(batch_id)
+        try:
+            yield
+        finally:
+            self._at_lines.discard(batch_id)
