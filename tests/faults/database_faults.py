@@ -103,6 +103,13 @@ DATABASE_FAULTS = (
         _BATCHES,
     ),
     Fault(
+        "a server goes on with lines of a batch that others have cancelled and ended before it looked",
+        "http/batches/batch_worker.py",
+        "self._turns.at_lines - live.keys() - self._cancelling:",
+        "set[str]():",
+        _BATCHES,
+    ),
+    Fault(
         "a cancel does not reach the servers that run the batch",
         "http/batches/batch_worker.py",
         "if batch_id not in self._tasks or (is_cancelling and batch_id not in self._cancelling):",
