@@ -246,13 +246,13 @@ def _first_line(error: Exception) -> str:
 
 def _sizes(args: argparse.Namespace, config: ModelConfig) -> Sizes:
     context_length = args.context_length or config.max_position_embeddings
-    buckets = Buckets.create(
-        max_running=DEFAULTS.max_running, max_step_tokens=DEFAULTS.chunk, growth=DEFAULTS.bucket_growth
-    )
+    defaults = PlatformDefaults.of(TARGETS[args.target].platform)
+    largest = defaults.chunk_of(config, args.devices) if args.all else defaults.largest_chunk
+    buckets = Buckets.create(max_running=DEFAULTS.max_running, max_step_tokens=largest, growth=DEFAULTS.bucket_growth)
     if not args.all:
         prefill = (bucket for bucket in buckets.prefill if bucket.num_tokens in args.prefill)
         chosen = tuple(prefill) or tuple(PrefillBucket(n, 1) for n in args.prefill)
-        buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode))
+        buckets = Buckets(tuple(args.decode), chosen, tuple(args.decode) or (DEFAULTS.max_running,))
     if args.drafts:
         buckets = buckets.with_drafts(args.drafts)
     return Sizes(

@@ -27,6 +27,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import PROBE_PAGES
 from palladio.runtime.core.memory import DeviceMemory, plan_memory
+from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
@@ -104,11 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     config = ModelConfig.from_hf(MODELS[args.model] | ({"num_hidden_layers": args.layers} if args.layers else {}))
-    buckets = Buckets.create(
-        max_running=DEFAULTS.max_running, max_step_tokens=DEFAULTS.chunk, growth=DEFAULTS.bucket_growth
-    )
+    target = TARGETS[args.target]
+    chunk = PlatformDefaults.of(target.platform).chunk_of(config, args.devices)
+    buckets = Buckets.create(max_running=DEFAULTS.max_running, max_step_tokens=chunk, growth=DEFAULTS.bucket_growth)
     sizes = Sizes(buckets, 16, DEFAULTS.max_running, config.max_position_embeddings, 1)
-    result = compare(config, TARGETS[args.target], args.devices, sizes, everything=args.all)
+    result = compare(config, target, args.devices, sizes, everything=args.all)
     report = {
         "command": " ".join(["python benchmarks/memory_plan.py", *(argv or sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

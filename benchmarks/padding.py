@@ -58,7 +58,7 @@ class Platform:
 
 PLATFORMS = {
     "cpu": Platform(PlatformDefaults.of("cpu"), 0.1, 0.012),
-    "accelerator": Platform(PlatformDefaults.of("tpu"), 0.006, 40e-6),
+    "accelerator": Platform(PlatformDefaults.of("gpu"), 0.006, 40e-6),
 }
 
 

@@ -24,6 +24,7 @@ from aot_steps import MODELS
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
@@ -34,9 +35,10 @@ from palladio.runtime.planning.hardware import find_slice
 
 
 def deployment(model: ModelConfig, topology: str) -> Deployment:
-    """With the kernels and the flags of an engine there."""
+    """With the kernels of an engine there, and the largest chunk that is a default anywhere."""
     place = find_slice(topology)
-    config = EngineConfig.from_flags({"model_path": "", "tp_size": place.num_devices})
+    chunk = PlatformDefaults.of("tpu").largest_chunk
+    config = EngineConfig.from_flags({"model_path": "", "tp_size": place.num_devices, "chunked_prefill_size": chunk})
     mesh = compile_only_mesh(place, place.num_devices)
     plain = Deployment.of(config, model, place)
     shape = dataclasses.replace(plain.shape, mesh=mesh)

@@ -99,14 +99,15 @@ class EnginePlan:
         execution = config.execution
         device = choose_device(execution.device, chosen_gpus(config.parallel))
         tell_fallback(device, execution.device)
-        defaults = PlatformDefaults.of(device.platform)
+        target = Target.of(device)
+        defaults = PlatformDefaults.of(device.platform, target.kind)
         use_persistent_cache(execution.cache_path())
         monitor = CompileMonitor()
         path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
         model = _model_config(config, path)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
-        dtypes = Dtypes.of(config, Target.of(device), model)
+        dtypes = Dtypes.of(config, target, model)
         check_experts(config.parallel, model)
         check_states(config, model)
         mesh = _mesh(config)
@@ -114,7 +115,7 @@ class EnginePlan:
         num_valid_tokens = _num_valid_tokens(config, path, layout.stored.vocab_size)
         pooling = _pooling_of(model, path) if config.source.is_embedding else None
         shape = device_shape(config, layout, limits, dtypes, mesh, num_valid_tokens, pooling)
-        shape = dataclasses.replace(shape, target=Target.of(device))
+        shape = dataclasses.replace(shape, target=target)
         kernels = kernels_of(execution, device, dtypes, layout.config, shape)
         structure, weights = abstract_weights(model, dtypes, mesh, kernels)
         needs = needs_of(config, device.platform, limits, shape, weights)

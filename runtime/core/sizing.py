@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
+from palladio.model.divided_tokens import LEAST_PART, RING
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config import EngineConfig
@@ -40,7 +41,10 @@ class PlatformDefaults:
     Attributes:
         dtype: of activations, and of weights where neither the checkpoint nor the kind of CPU suggests another.
         max_running: more requests than this gain little: a CPU is compute-bound early.
-        chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving.
+        chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving. On
+            a TPU, so few that vector memory holds what goes from one operation to the next.
+        device_chunk: so many for each device at least, up to largest_chunk: see RING of model/divided_tokens.py.
+        largest_chunk: of a model with experts, each of which gets only some of the tokens.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         fine_hidden_size: models of this hidden size or more have finer sizes: a CPU is compute-bound early, so padding
             costs what it adds. None: padding costs little.
@@ -67,6 +71,8 @@ class PlatformDefaults:
     dtype: str
     max_running: int
     chunk: int
+    device_chunk: int
+    largest_chunk: int
     bucket_growth: int
     fine_hidden_size: int | None
     min_decode: int
@@ -79,13 +85,15 @@ class PlatformDefaults:
     compile: CompileMode
 
     @classmethod
-    def of(cls, platform: str) -> Self:
-        """Args: platform: as jax names it."""
+    def of(cls, platform: str, kind: str = "") -> Self:
+        """Args: platform, kind: as in a Target."""
         if platform == "cpu":
             return cls(
                 dtype="float32",
                 max_running=64,
                 chunk=1024,
+                device_chunk=0,
+                largest_chunk=1024,
                 bucket_growth=4,
                 fine_hidden_size=512,
                 min_decode=1,
@@ -100,7 +108,9 @@ class PlatformDefaults:
         return cls(
             dtype="bfloat16",
             max_running=256,
-            chunk=8192,
+            chunk=2048 if platform == "tpu" else 8192,
+            device_chunk=LEAST_PART if kind in RING else 0,
+            largest_chunk=8192,
             bucket_growth=2,
             fine_hidden_size=None,
             min_decode=2,
@@ -112,6 +122,12 @@ class PlatformDefaults:
             least_page_bytes=32 * 1024 if platform == "tpu" else 0,
             compile="full",
         )
+
+    def chunk_of(self, model: ModelConfig, num_devices: int) -> int:
+        """Args: num_devices: that share each layer."""
+        if model.num_sparse_layers:
+            return self.largest_chunk
+        return min(max(self.chunk, self.device_chunk * num_devices), self.largest_chunk)
 
 
 def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes: int) -> int:
@@ -232,7 +248,9 @@ class EngineLimits:
         scheduler = config.scheduler
         num_ranks = config.parallel.dp_size
         # Ranks that have experts in common compute each other's rows, padding too: together they take one chunk.
-        usual = max(LEAST_CHUNK, defaults.chunk // num_ranks) if config.parallel.enable_dp_attention else defaults.chunk
+        usual = defaults.chunk_of(model, config.parallel.rank_size)
+        if config.parallel.enable_dp_attention:
+            usual = max(LEAST_CHUNK, usual // num_ranks)
         chunk = usual if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
         max_running = (scheduler.max_running_requests or defaults.max_running * num_ranks) // num_ranks
         if config.execution.deterministic and chunk != -1:

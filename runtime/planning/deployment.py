@@ -120,7 +120,7 @@ class Deployment:
         check_states(config, model)
         num_shards, num_ranks, num_expert_parts = parallel.rank_size, parallel.dp_size, parallel.rank_parts
         num_sharing = num_ranks if parallel.enable_dp_attention else 1
-        defaults = PlatformDefaults.of(place.chip.platform)
+        defaults = PlatformDefaults.of(place.chip.platform, place.chip.name)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, Target(place.chip.platform), model)

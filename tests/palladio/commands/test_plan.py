@@ -278,9 +278,9 @@ def test_larger_slices_where_no_single_host_suffices(tmp_path: Path, run: Run) -
     hosts = [SLICES[name].num_hosts for name in rows if name in SLICES]
     assert hosts == sorted(hosts, key=lambda count: count > 1)  # those of one host come first
     fitting = [name for name, line in rows.items() if name in SLICES and "no memory is left" not in line]
-    assert fitting == ["v5e-256", "v6e-128", "v4-256", "v5p-128", "tpu7x-64"]  # the first of each chip that suffices
-    assert "v5p-64" in rows
-    assert "v5p-256" not in rows
+    assert fitting == ["v5e-256", "v6e-128", "v4-256", "v5p-64", "tpu7x-32"]  # the first of each chip that suffices
+    assert "v5p-32" in rows
+    assert "v5p-128" not in rows
     code, out, _ = run("--model-path", str(tmp_path), "--tp-size", "16", "--dp-size", "2")
     assert code == 2
     shown = {line.split()[0] for line in out.splitlines()} & SLICES.keys()

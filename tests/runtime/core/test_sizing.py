@@ -15,6 +15,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import device_shape
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.interface.config import EngineConfig
+from tests.tiny_model import tiny_config
 
 MODEL = default_model_path()
 
@@ -114,6 +115,34 @@ def test_only_a_cpu_has_fine_sizes_and_of_wide_models_only(platform: str, size: 
     config, defaults = EngineConfig.from_flags({"model_path": str(MODEL)}), PlatformDefaults.of(platform)
     model = dataclasses.replace(ModelConfig.from_hf(*read_model_dir(MODEL)), hidden_size=size)
     assert (24 in EngineLimits.of(config, model, defaults).buckets(config, defaults).decode) == is_fine
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "flags", "chunk"),
+    [
+        ("cpu", "qwen2", {}, 1024),
+        ("cpu", "mixtral", {}, 1024),
+        ("gpu", "qwen2", {}, 8192),
+        ("gpu", "mixtral", {}, 8192),
+        ("tpu", "qwen2", {}, 2048),
+        ("tpu", "mixtral", {}, 8192),
+        ("tpu v6e", "qwen2", {"tp_size": 8}, 2048),
+        ("tpu v5e", "qwen2", {"tp_size": 4}, 2048),
+        ("tpu v5e", "qwen2", {"tp_size": 8}, 4096),
+        ("tpu v5e", "qwen2", {"tp_size": 8, "dp_size": 2}, 4096),
+        ("tpu v5e", "qwen2", {"tp_size": 32}, 8192),
+        ("tpu", "qwen2", {"chunked_prefill_size": 1024}, 1024),
+        ("tpu", "mixtral", {"enable_dp_attention": True, "tp_size": 4, "dp_size": 4}, 2048),
+    ],
+    ids=str,
+)
+def test_a_chunk_fills_the_matrix_units_of_its_platform(
+    kind: str, family: str, flags: dict[str, Any], chunk: int
+) -> None:
+    """Each device and each expert gets only some of its tokens."""
+    config, defaults = EngineConfig.from_flags({"model_path": str(MODEL), **flags}), PlatformDefaults.of(*kind.split())
+    limits = EngineLimits.of(config, ModelConfig.from_hf(tiny_config(family)), defaults)
+    assert (limits.chunk, limits.buckets(config, defaults).prefill[-1].num_tokens) == (chunk, chunk)
 
 
 @pytest.mark.parametrize(

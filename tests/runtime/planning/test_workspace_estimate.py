@@ -65,7 +65,7 @@ def measured() -> list[tuple[str, str, int, Sizes]]:
 
 @pytest.mark.parametrize(("topology", "model", "layers", "programs"), measured())
 def test_no_estimate_is_below_what_a_compiler_said(topology: str, model: str, layers: int, programs: Sizes) -> None:
-    one = deployment(topology, KEPT["models"][model] | {"num_hidden_layers": layers})
+    one = deployment(topology, KEPT["models"][model] | {"num_hidden_layers": layers}, chunked_prefill_size=8192)
     known = {
         key: ProgramMemory(programs[name]["scratch"], programs[name]["results"], programs[name]["code"])
         for name, key in KINDS.items()
