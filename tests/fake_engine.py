@@ -82,7 +82,7 @@ class FakeEngine:
     """Says `reply` (a text, or a function of prompt ids and sample index), then ends with EOS.
 
     Attributes to script it:
-        delay: seconds before each token; first_delay: before the first one.
+        delay: seconds before each token; first_delay: before the first one, which waits while it `holds`, too.
         fail: raised after `fail_after` tokens.
         refuse: raised before any token.
         refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
@@ -115,6 +115,7 @@ class FakeEngine:
         self.reply = reply
         self.delay = 0.0
         self.first_delay = 0.0
+        self.holds = False
         self.fail: Exception | None = None
         self.fail_after = 0
         self.refuse: Exception | None = None
@@ -204,6 +205,8 @@ class FakeEngine:
         self._running[request_id] = call
         try:
             await asyncio.sleep(self.first_delay)
+            while self.holds:
+                await asyncio.sleep(0.01)
             samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
             while samples:
                 for sample in list(samples):

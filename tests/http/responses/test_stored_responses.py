@@ -110,17 +110,18 @@ def ended(client: openai.OpenAI, response_id: str) -> Any:
 
 def test_in_the_background(restart: Callable[..., openai.OpenAI], engine: FakeEngine) -> None:
     client = restart()
-    engine.first_delay = 0.3
+    engine.holds = True
     made = client.responses.create(model=MODEL, input="hi", background=True)
     assert (made.status, made.background) == ("queued", True)
     with pytest.raises(openai.BadRequestError, match="no answer to continue from"):
         client.responses.create(model=MODEL, input="hi", previous_response_id=made.id)
+    engine.holds = False
     final = ended(client, made.id)
     assert (final.status, final.output_text) == ("completed", "Hello, wörld 🎉!")
     client.responses.create(model=MODEL, input="hi", previous_response_id=made.id)
     with pytest.raises(openai.BadRequestError, match="temperature"):  # at once
         client.responses.create(model=MODEL, input="hi", background=True, temperature=-1)
-    engine.fail, engine.first_delay = GenerationError("not finite"), 0.0
+    engine.fail = GenerationError("not finite")
     failed = ended(client, client.responses.create(model=MODEL, input="hi", background=True).id)
     assert (failed.status, failed.error and failed.error.message) == ("failed", "not finite")
 

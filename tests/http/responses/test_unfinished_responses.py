@@ -135,12 +135,13 @@ def test_cancelling_before_it_is_made_again(restart: Callable[[], httpx.Client],
 def test_a_few_are_made_again_at_a_time(restart: Callable[[], httpx.Client], engine: FakeEngine) -> None:
     names = left_unfinished(restart, engine, MAX_AT_ONCE + 3)
     engine.calls.clear()
-    engine.first_delay = 0.3
+    engine.holds = True
     client = restart()
     status(client, names[0])
     wait_until(lambda: len(engine.calls) == MAX_AT_ONCE)
     assert [status(client, name) for name in names] == ["queued"] * len(names)
     assert len(engine.calls) == MAX_AT_ONCE
+    engine.holds = False
     wait_until(lambda: all(status(client, name) == "completed" for name in names))
     assert len(engine.calls) == len(names)
 

@@ -31,8 +31,8 @@ def read_all(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def read_version(sock: socket.socket) -> bytes:
-    """The whole answer to GET: its head and its body may come apart."""
+def read_answer(sock: socket.socket) -> bytes:
+    """A whole answer of one JSON object: its head and its body may come apart."""
     raw = b""
     while not raw.endswith(b"}"):
         raw += sock.recv(65536)
@@ -95,10 +95,10 @@ def test_a_second_head_on_the_same_connection(serve) -> None:
         sock = connect(address)
         for _ in range(2):
             sock.sendall(GET)
-            assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+            assert read_answer(sock).startswith(b"HTTP/1.1 200")
         time.sleep(0.5)  # idle is no request that does not arrive: that is the keep-alive's time
         sock.sendall(GET)
-        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+        assert read_answer(sock).startswith(b"HTTP/1.1 200")
         sock.sendall(GET[:20])
         assert error_of(read_all(sock)) == (408, "request_read_timeout")
 
@@ -150,7 +150,7 @@ def test_the_rest_of_a_body_whose_answer_has_gone_out(serve) -> None:
     with serve(request_read_timeout=0.3, api_key="k") as address:
         sock = connect(address)
         sock.sendall(POST % 1000 + b"x")
-        assert sock.recv(65536).startswith(b"HTTP/1.1 401")
+        assert read_answer(sock).startswith(b"HTTP/1.1 401")
         sock.sendall(b"x")
         begun = time.monotonic()
         assert read_all(sock) == b""
@@ -212,10 +212,10 @@ def test_connections_over_the_limit_get_a_503_but_probes_pass(serve) -> None:
         held = [connect(address) for _ in range(2)]
         for sock in held:
             sock.sendall(GET)
-            assert read_version(sock).startswith(b"HTTP/1.1 200")
+            assert read_answer(sock).startswith(b"HTTP/1.1 200")
         over = connect(address)
         over.sendall(GET)  # a probe
-        assert read_version(over).startswith(b"HTTP/1.1 200")
+        assert read_answer(over).startswith(b"HTTP/1.1 200")
         over.sendall(POST % len(BODY) + BODY)
         raw = read_all(over)
         assert error_of(raw) == (503, "overloaded")

@@ -298,7 +298,7 @@ def test_prompt_over_the_context(http: httpx.Client) -> None:
 
 
 def test_one_prompt_over_the_context_refuses_all(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.first_delay = 0.1  # no token comes before all prompts were looked at
+    engine.holds = True  # no token comes before all prompts were looked at
     for stream in (False, True):
         error = error_of(http.post("/generate", json={"input_ids": [[5], [5] * 3000], "stream": stream}))
         assert (error["code"], error["param"]) == ("context_length_exceeded", "input_ids")
