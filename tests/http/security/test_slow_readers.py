@@ -13,7 +13,7 @@ from palladio.runtime.interface.errors import ConfigError
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 from tests.http.security.limited_server import limited_server
-from tests.http.security.test_connection_limits import read_version
+from tests.http.security.test_connection_limits import read_answer
 from tests.http.security.test_tls import Files
 
 FIELDS = "Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -114,7 +114,7 @@ def test_one_that_has_its_answer_may_rest(engine: FakeEngine) -> None:
         sock = socket.create_connection(address, timeout=20)
         for _ in range(2):
             sock.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert read_version(sock).startswith(b"HTTP/1.1 200")
+            assert read_answer(sock).startswith(b"HTTP/1.1 200")
             time.sleep(0.6)
         sock.close()
 
