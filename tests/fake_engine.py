@@ -113,8 +113,7 @@ class FakeEngine:
         self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
-        self.delay = 0.0
-        self.first_delay = 0.0
+        self.delay = self.first_delay = 0.0
         self.holds = False
         self.fail: Exception | None = None
         self.fail_after = 0
@@ -130,8 +129,7 @@ class FakeEngine:
         self.start_error: Exception | None = None
         self.load_seconds = 0.0
         self.load_until: Path | None = None  # it loads until there is such a file
-        self.num_flushes = 0
-        self.num_tokens = 0
+        self.num_flushes = self.num_tokens = 0
         self.profile: ProfileOptions | None = None
         self.profile_ended_by = ""
         self.asked_stats: list[bool] = []
