@@ -6,7 +6,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from palladio.http.batches.batch import Status
 from palladio.http.batches.batch_claims import BatchClaims
@@ -113,8 +113,14 @@ class BatchWorker:
             is_cancelling = status == "cancelling"
             if batch_id not in self._tasks or (is_cancelling and batch_id not in self._cancelling):
                 self.run(batch_id, is_cancelling=is_cancelling)
-        # Another server was faster with all that came after a cancel: what this one still runs, nobody waits for.
-        for batch_id in self._turns.at_lines - live.keys() - self._cancelling:
+
+    def _drop_ended(self, at_lines: Set[str], live: Set[str]) -> None:
+        """Another server may have cancelled and ended a batch before this one looked: nobody waits for its lines.
+
+        Args:
+            at_lines: batches that had lines here before the look that found `live`.
+        """
+        for batch_id in (at_lines & self._turns.at_lines) - live - self._cancelling:
             self.run(batch_id, is_cancelling=True)
 
     async def _watch(self) -> None:
@@ -123,7 +129,10 @@ class BatchWorker:
             await self._news.wait(POLL)
             try:
                 if self._context.engine.state != "dead":
-                    self._take_up(await self._store.live())
+                    at_lines = frozenset(self._turns.at_lines)
+                    live = await self._store.live()
+                    self._take_up(live)
+                    self._drop_ended(at_lines, live.keys())
                 elif self._tasks:
                     await self._let_go()
             except (OSError, sqlite3.Error, HttpError) as error:

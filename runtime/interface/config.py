@@ -132,8 +132,8 @@ class SchedulerConfig:
             30 % of what weights leave.
         max_queued_requests: Maximum waiting requests; further requests get a 503. Default: no limit.
         max_prefill_tokens: Maximum prompt tokens in one prefill step.
-        chunked_prefill_size: Longer prompts are prefilled in chunks of this many tokens. -1: never split. Default: 8192
-            on GPU; 1024 on CPU; 2048 on TPU, but 8192 with experts, and 512 a device on v5e. Lower it if streams stall.
+        chunked_prefill_size: Prompts are split into chunks of this many tokens; -1: never. Default: 8192 on GPU, 1024
+            on CPU, 2048 on TPU (8192 with experts; on v5e at least 512 a device). Lower it if prompts stall streams.
         schedule_policy: Which waiting request is admitted next: fcfs, the one that has waited longest; lpm, the one
             with the longest cached prefix; dfs-weight, neighbours in the prefix tree, the most requested branch first;
             random; lof, the one with the largest max_tokens; priority, the one with the highest `priority`. Every

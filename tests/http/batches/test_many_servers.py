@@ -196,6 +196,33 @@ async def test_lines_of_a_batch_that_others_have_cancelled_and_ended_meanwhile_a
     elsewhere.storage.close()
 
 
+async def test_a_batch_that_begins_while_a_server_looks_for_others_is_not_taken_for_ended(
+    tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = slow_engine(tokenizer)
+    engine.holds = True
+    async with serving(tmp_path, engine, None, shared) as server:
+        live, begun = server.store.live, list[str]()
+
+        async def look() -> dict[str, Any]:
+            found = dict(await live())
+            if not begun:
+                begun.append(await server.submit(jsonl([chat_line(number) for number in range(10)])))
+                async with asyncio.timeout(20):
+                    while len(engine._running) < 10:
+                        await asyncio.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(server.store, "live", look)
+        async with asyncio.timeout(20):
+            while len(engine._running) < 10:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)  # several looks
+        engine.holds = False
+        assert (await server.ended(begun[0])).completed == 10
+        assert len(engine.calls) == 10
+
+
 async def test_a_late_result_changes_nothing(tmp_path: Path, tokenizer: Tokenizer, shared: OpenStorage) -> None:
     async with serving(tmp_path, FakeEngine(tokenizer, reply="x"), None, shared) as server:
         batch_id = await server.submit(jsonl([chat_line(number) for number in range(3)]))
