@@ -1,6 +1,5 @@
 """GET / and the files of the pages."""
 
-import functools
 import html
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -33,9 +32,10 @@ def pages_router(config: HttpConfig) -> APIRouter:
         return pages[request.scope["route"].path].answer(request.headers)
 
     async def send(request: Request, name: str) -> Response:
-        if PREFIX + name not in _other_paths():
+        file = page_files().get(name)
+        if file is None or name.endswith(".html"):
             raise HTTPException(404)
-        return page_files()[name].answer(request.headers)
+        return file.answer(request.headers)
 
     routes = {path: show for path in pages if path != "/"} | ({PREFIX + "{name:path}": send} if pages else {})
     for path, endpoint in routes.items():
@@ -50,6 +50,5 @@ def _pages(config: HttpConfig) -> dict[str, PageFile]:
     return {path: page.based_on(html.escape(f"{root}/")) for path, page in pages.items()} if root else pages
 
 
-@functools.cache
 def _other_paths() -> frozenset[str]:
     return frozenset(PREFIX + name for name in page_files() if not name.endswith(".html"))

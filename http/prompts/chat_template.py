@@ -22,7 +22,7 @@ from palladio.http.prompts.chat_messages import (
     template_messages,
 )
 from palladio.http.prompts.template_calls import takes_arguments_as_text
-from palladio.http.prompts.template_format import TemplateFacts, built_in_template, load_template
+from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
@@ -87,6 +87,7 @@ class ChatTemplate:
         if clash:
             raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
         self._facts: dict[str, TemplateFacts] = {}
+        self._built_in: dict[BuiltInTemplate, str] = {}
         self._take_text: dict[str, bool] = {}
         self._threads = threads or concurrent.futures.ThreadPoolExecutor(
             NUM_THREADS, thread_name_prefix="chat-template"
@@ -227,10 +228,20 @@ class ChatTemplate:
         Args:
             tools: of several templates, take the one for requests with tools, if there is one.
         """
-        template = self._override or tokenizer.chat_template or built_in_template(tokenizer)
+        template = self._override or tokenizer.chat_template or self._built_in_text(tokenizer)
         if not isinstance(template, dict):
             return template
         return (template.get("tool_use") if tools else None) or template.get("default")
+
+    def _built_in_text(self, tokenizer: Tokenizer) -> str | None:
+        """Of a model that has no template: read, and told to the log, once for each server."""
+        found = built_in_template(tokenizer)
+        if found is None:
+            return None
+        if found not in self._built_in:
+            logger.info("The model has no chat template; the built-in one is used: %s", found.name)
+            self._built_in[found] = found.read()
+        return self._built_in[found]
 
     def variables(self, tokenizer: Tokenizer, *, tools: bool = False) -> frozenset[str]:
         """The names that the template reads, its own ones included. See `source`."""

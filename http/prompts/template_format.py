@@ -1,9 +1,7 @@
 """The source of chat templates: where it comes from, how it takes message content, and which variables it reads."""
 
 import dataclasses
-import functools
 import json
-import logging
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +14,6 @@ from palladio.http.prompts.template_calls import takes_one_text, tells_null, wit
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.chat_renderer import GenerationTag
 from palladio.runtime.text.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 _BUILT_IN = Path(__file__).parent / "templates"
 _LEAST_TEKKEN = 7  # earlier versions write prompts otherwise; their checkpoints have templates
@@ -107,22 +103,32 @@ def _is_content(node: nodes.Node, names: set[str]) -> bool:
     return isinstance(node, nodes.Name) and node.name in names
 
 
-@functools.cache
-def _built_in(name: str, settings: str = "") -> str:
-    logger.info("The model has no chat template; the built-in one is used: %s", name)
-    return settings + (_BUILT_IN / f"{name}.jinja").read_text(encoding="utf-8")
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuiltInTemplate:
+    """A template that Palladio brings, for a family whose checkpoints may have none.
+
+    Attributes:
+        name: of its file, without the suffix.
+        settings: variables of the template that depend on the tokenizer, as statements that precede its text.
+    """
+
+    name: str
+    settings: str = ""
+
+    def read(self) -> str:
+        return self.settings + (_BUILT_IN / f"{self.name}.jinja").read_text(encoding="utf-8")
 
 
-def built_in_template(tokenizer: Tokenizer) -> str | None:
+def built_in_template(tokenizer: Tokenizer) -> BuiltInTemplate | None:
     """Of the family of a model that has no template, if its tokens tell the family."""
     if tokenizer.is_harmony:
-        return _built_in("gpt-oss")
+        return BuiltInTemplate("gpt-oss")
     version = tokenizer.tekken_version
     if version is None or version < _LEAST_TEKKEN:
         return None
     thinks = all(tokenizer.added_id(mark) is not None for mark in _THINKING)
     marks = f"{{%- set marks_of_thinking = {list(_THINKING)} -%}}" if thinks else ""
-    return _built_in("mistral-tekken", f"{{%- set tekken_version = {version} -%}}{marks}")
+    return BuiltInTemplate("mistral-tekken", f"{{%- set tekken_version = {version} -%}}{marks}")
 
 
 def load_template(name: str) -> str | dict[str, str]:

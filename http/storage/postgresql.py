@@ -317,7 +317,6 @@ def _make_tables(session: Session, schema: str, changes: Sequence[str]) -> str:
     return identity
 
 
-@functools.lru_cache(maxsize=1024)
 def _translated(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
 

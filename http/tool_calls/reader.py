@@ -4,7 +4,6 @@ A primitive yields while it needs more text, so a parser decides nothing before 
 how the text was cut makes no difference.
 """
 
-import functools
 import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -147,7 +146,7 @@ class Reader:
         Returns:
             The mark; "" if the text ended without one.
         """
-        found_in = _marks(marks)
+        found_in = Marks.of(*marks)
         while True:
             end = len(self._text) if window is None else min(len(self._text), self._at + window + found_in.longest)
             found = found_in.find(self._text, self._at, end)
@@ -189,11 +188,6 @@ class Reader:
         if end > self._at:
             text, self._at = self._text[self._at : end], end
             sink(text)
-
-
-@functools.lru_cache(maxsize=64)
-def _marks(marks: tuple[str, ...]) -> Marks:
-    return Marks(marks)
 
 
 _SPACES = re.compile(f"[{SPACE}]+")

@@ -36,6 +36,7 @@ def screen(
         InvalidRequestError: a field is not supported yet, or unknown.
     """
     kept: dict[str, Any] = {}
+    elsewhere = functools.cache(_fields_elsewhere)  # for these fields
     for name, value in data.items():
         if value is None:
             continue
@@ -43,16 +44,16 @@ def screen(
             kept[name] = value
         elif name in SAME_AS and value == data.get(SAME_AS[name]):
             continue
-        elif (refusal := judge(name, value, known, _fields_elsewhere, where)) is not None:
+        elif (refusal := judge(name, value, known, elsewhere, where)) is not None:
             if refusal.is_final or names is None:
                 raise refusal.error
             names.warn(refusal.error)
     return kept
 
 
-@functools.cache
 def _fields_elsewhere() -> frozenset[str]:
-    """The fields of all requests to a model, whatever the route."""
+    """The fields of all requests to a model, whatever the route. Not kept from call to call: the first one may come before
+    the modules of all routes are imported."""
 
     def below(model: type[WireModel]) -> Iterator[str]:
         for derived in model.__subclasses__():

@@ -29,7 +29,8 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
         machine: None: this one.
 
     Raises:
-        ConfigError: there is none; the message says why, and what to install or change.
+        ConfigError: there is none, or jax already uses another one in this process; the message says why, and what to
+            install or change.
     """
     machine = Machine.look() if machine is None else machine
     before: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]  # its options are made at run time
@@ -42,12 +43,15 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
         device = _first_device(name, wanted, machine)
         if gpu_ids is not None:
             _check_gpu(device, gpu_ids)
+        elif device.platform == "gpu" and gpus_before == "all":  # else its user has chosen them, by jax's own option
+            _check_gpu(device, range(1))
     except ConfigError as error:
-        jax.config.update("jax_platforms", before)  # for the next engine of this process
-        jax.config.update(_GPUS, gpus_before)
         if gpu_ids is not None and _FLAG not in str(error):
             raise ConfigError(f"{_FLAG} {gpu_ids.start}: {error}") from error
         raise
+    finally:  # jax has looked: the next engine of this process must not take this one's choice for its user's
+        jax.config.update("jax_platforms", before)
+        jax.config.update(_GPUS, gpus_before)
     return device
 
 

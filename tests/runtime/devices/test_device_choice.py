@@ -130,19 +130,19 @@ class Gpu(NamedTuple):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A host with four GPUs; of jax, which looks for them once, only those that it was told to use."""
-    before = jax.config.values["jax_cuda_visible_devices"]
+    """A host with four GPUs; of jax, which looks for them once, only those that it was told to use. What it was told."""
+    asked = []
 
     def local_devices():
         told = jax.config.values["jax_cuda_visible_devices"]
+        asked.append(told)
         found = [Gpu(number) for number in range(4) if told == "all" or str(number) in told.split(",")]
         if not found:
             raise RuntimeError("Unable to initialize backend 'cuda': no supported devices found for platform CUDA")
         return found
 
     monkeypatch.setattr(jax, "local_devices", local_devices)
-    yield
-    jax.config.update("jax_cuda_visible_devices", before)
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,17 @@ def gpus(monkeypatch):
 def test_the_first_gpu_is_chosen_by_number(gpus, tp_size, dp_size, nnodes, told):
     parallel = ParallelConfig(base_gpu_id=2, tp_size=tp_size, dp_size=dp_size, nnodes=nnodes)
     assert choose_device("auto", chosen_gpus(parallel), Machine({}, JAX)) == Gpu(2)
-    assert jax.config.values["jax_cuda_visible_devices"] == told
+    assert gpus == [told]
+
+
+def test_an_engine_leaves_its_choice_to_itself(gpus, monkeypatch):
+    """A second one of the process asks for what its own flags say, and hears what it does not get."""
+    before = jax.config.values["jax_platforms"], jax.config.values["jax_cuda_visible_devices"]
+    assert choose_device("cuda", range(2, 3), Machine({}, JAX)) == Gpu(2)
+    assert (jax.config.values["jax_platforms"], jax.config.values["jax_cuda_visible_devices"]) == before
+    monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(2)])
+    with pytest.raises(ConfigError, match=r"^--base-gpu-id 0 has no effect: jax already uses GPU 2 in this process"):
+        choose_device("auto", machine=Machine({}, JAX))
 
 
 def test_gpus_that_are_not_there_or_taken_are_errors_of_the_flag(gpus, monkeypatch):
@@ -219,6 +229,17 @@ def test_falling_back_to_the_cpu_is_told_loudly(caplog, name, platforms, signs, 
     told = [record for record in caplog.records if record.name == "palladio.engine"]
     assert [record.levelname for record in told] == (["WARNING"] if words else [])
     assert words in caplog.text
+
+
+def test_an_engine_that_chose_the_cpu_silences_no_warning_of_the_next_one(caplog):
+    before = jax.config.values["jax_platforms"]
+    try:
+        jax.config.update("jax_platforms", None)
+        assert choose_device("cpu").platform == "cpu"
+        tell_fallback(choose_device("auto"), "auto", Machine(GPU_HOST, CUDA))
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert "Running on CPU, which is slow" in caplog.text
 
 
 def test_the_offline_engine_says_the_same(tiny_dir, failing, monkeypatch):
