@@ -7,7 +7,8 @@ known to jax: nobody has the class without that.
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tests.source_tree import SOURCES, Source
@@ -34,24 +35,81 @@ _WRITES: Final = (
 # Calls whose result never changes, or is found as another kind of state.
 _VALUES: Final = frozenset(
     (
-        *("re.compile", "re.escape", "frozenset", "tuple", "str", "float", "int", "range", "len", "sorted", "map", "filter"),
+        *(
+            "re.compile",
+            "re.escape",
+            "frozenset",
+            "tuple",
+            "str",
+            "float",
+            "int",
+            "range",
+            "len",
+            "sorted",
+            "map",
+            "filter",
+        ),
         *("enumerate", "zip", "max", "min", "sum", "set", "dict", "list", "type", "get_args", "TypeVar", "ParamSpec"),
-        *("Path", "MappingProxyType", "types.MappingProxyType", "dict.fromkeys", "dataclasses.replace", "struct.Struct"),
-        *("dataclasses.fields", "np.dtype", "jnp.dtype", "np.finfo", "jnp.finfo", "np.float32", "np.zeros", "np.asarray"),
-        *("math.log2", "str.maketrans", "string.Formatter", "logging.getLogger", "enum.auto", "platform.python_version"),
+        *(
+            "Path",
+            "MappingProxyType",
+            "types.MappingProxyType",
+            "dict.fromkeys",
+            "dataclasses.replace",
+            "struct.Struct",
+        ),
+        *(
+            "dataclasses.fields",
+            "np.dtype",
+            "jnp.dtype",
+            "np.finfo",
+            "jnp.finfo",
+            "np.float32",
+            "np.zeros",
+            "np.asarray",
+        ),
+        *(
+            "math.log2",
+            "str.maketrans",
+            "string.Formatter",
+            "logging.getLogger",
+            "enum.auto",
+            "platform.python_version",
+        ),
         *("Field", "field", "dataclasses.field", "PlainValidator", "WithJsonSchema", "Depends", "ConfigDict"),
         *("PartitionSpec", "plgpu.TilingTransform", "plgpu.SwizzleTransform"),
     )
 )
+# Of tables among them, those that something writes into are found as such.
 _CONSTANT_TYPES: Final = (
-    *("tuple", "frozenset", "str", "int", "float", "bool", "bytes", "Mapping", "Callable", "Sequence", "Iterator"),
-    *("StepFunction", "Read", "Iterable"),
+    *("tuple", "frozenset", "str", "int", "float", "bool", "bytes", "Mapping", "dict", "list", "Callable", "Sequence"),
+    *("Iterator", "Iterable", "HostArray"),
 )
+_MAKERS: Final = ("threading", "asyncio", "multiprocessing", "queue", "weakref", "collections", "contextvars", "zmq")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Walked:
+    """A file, and those of its nodes that count, each with the name of the function or class around it."""
+
+    source: Source
+    nodes: list[tuple[str, ast.AST]]
+
+    @functools.cached_property
+    def imported(self) -> dict[str, str]:
+        """Full names of what the file imports, by the names that it has for them."""
+        found = {}
+        for _, node in self.nodes:
+            if isinstance(node, ast.Import):
+                found |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """Names of our classes whose values never change, of all our classes, and what our functions return."""
+    """Names of our classes whose values never change, and of all our classes; by full name, what functions return."""
 
     frozen: frozenset[str]
     all: frozenset[str]
@@ -60,14 +118,14 @@ class _Classes:
 
 def find_state(sources: Iterable[Source] = SOURCES) -> dict[str, str]:
     """The kind of each, by `path:name`."""
-    sources = list(sources)
-    known = _known(sources)
-    written = {name for source in sources for name in _written(source)}
-    found: dict[str, str] = {}
-    for source in sources:
-        for name, kind in (*_of_module(source, known, written), *_of_functions(source)):
-            found[f"{source.path}:{name}"] = kind
-    return found
+    walked = [_Walked(source, list(_owned(source.tree))) for source in sources]
+    known = _known(walked)
+    written = {name for each in walked for name in _written(each)}
+    return {
+        f"{each.source.path}:{name}": kind
+        for each in walked
+        for name, kind in (*_of_module(each, known, written), *_of_functions(each))
+    }
 
 
 def find_registries(sources: Iterable[Source] = SOURCES) -> set[str]:
@@ -81,19 +139,20 @@ def find_registries(sources: Iterable[Source] = SOURCES) -> set[str]:
     }
 
 
-def _known(sources: list[Source]) -> _Classes:
-    classes = [node for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+def _known(walked: list[_Walked]) -> _Classes:
+    classes = [node for each in walked for _, node in each.nodes if isinstance(node, ast.ClassDef)]
     frozen = {
         node.name
         for node in classes
         if any("frozen=True" in ast.unparse(decorator) for decorator in node.decorator_list)
-        or any(ast.unparse(base).split(".")[-1] in ("NamedTuple", "Enum", "Flag") for base in node.bases)
+        or any(_dotted(base).split(".")[-1] in ("NamedTuple", "Enum", "Flag") for base in node.bases)
         or any(keyword.arg == "frozen" for keyword in node.keywords)
     }
     returns = {
-        node.name: "" if node.returns is None else ast.unparse(node.returns)
-        for source in sources
-        for _, node in source.functions()
+        f"{each.source.module}.{owner}.{node.name}".replace("..", "."): ast.unparse(node.returns)
+        for each in walked
+        for owner, node in each.nodes
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
     }
     return _Classes(frozenset(frozen), frozenset(node.name for node in classes), returns)
 
@@ -101,19 +160,19 @@ def _known(sources: list[Source]) -> _Classes:
 def _assigned(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
     """Names and values of a module, or of a class; `__all__` aside."""
     for node in body:
-        if isinstance(node, ast.If):  # such as TYPE_CHECKING, or the main program
+        if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):  # of a main program nobody else knows
             yield from _assigned((*node.body, *node.orelse))
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from ((ast.unparse(target), node.value) for target in targets if ast.unparse(target) != "__all__")
 
 
-def _of_module(source: Source, known: _Classes, written: set[str]) -> Iterator[tuple[str, str]]:
-    bodies = [("", source.tree.body)]
-    bodies += [(f"{node.name}.", node.body) for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+def _of_module(each: _Walked, known: _Classes, written: set[str]) -> Iterator[tuple[str, str]]:
+    source, bodies = each.source, [("", each.source.tree.body)]
+    bodies += [(f"{node.name}.", node.body) for _, node in each.nodes if isinstance(node, ast.ClassDef)]
     for prefix, body in bodies:
         for name, value in _assigned(body):
-            kind = _kind_of(value, known)
+            kind = _kind_of(source.module, each.imported, value, known)
             if kind is not None:
                 yield prefix + name, kind
             elif f"{source.module}.{prefix}{name}" in written:
@@ -129,93 +188,113 @@ def _of_module(source: Source, known: _Classes, written: set[str]) -> Iterator[t
                     yield prefix + node.name, "a registry of subclasses"
 
 
-def _kind_of(value: ast.expr, known: _Classes) -> str | None:
-    for node in ast.walk(value):
+def _kind_of(module: str, imported: Mapping[str, str], value: ast.expr, known: _Classes) -> str | None:
+    for node in _at_import(value):
         if not isinstance(node, ast.Call):
             continue
         name = ast.unparse(node.func)
+        short, full = name.split(".")[-1], imported.get(name, f"{module}.{name}")
         if name.split("(")[0] in _CACHES:
             return "a cache"
         if name in ("jax.jit", "jit"):
             return "compiled programs"
-        if name.endswith("ContextVar"):
+        if short == "ContextVar":
             return "a context variable"
-        short = name.split(".")[-1]
+        if name in _VALUES:
+            continue
         if short in known.all:
-            if short not in known.frozen:
-                return "a value of a class that may change"
-        elif "." not in name and short in known.returns:
-            head = known.returns[short].split("[")[0]
-            if head not in _CONSTANT_TYPES and head not in known.frozen:
-                return "a value of a class that may change"
-        elif name not in _VALUES and not isinstance(node.func, ast.Attribute):
+            is_constant = short in known.frozen
+        elif full in known.returns:
+            head = known.returns[full].split("[")[0].split(" |")[0]
+            is_constant = head in _CONSTANT_TYPES or head in known.frozen
+        else:  # threading.Lock() may change; table.items() and text.replace() are new values
+            root = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+            is_constant = isinstance(node.func, ast.Attribute) and ast.unparse(root) not in _MAKERS
+        if not is_constant:
             return "a value of a class that may change"
-        elif name not in _VALUES and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            owner = node.func.value.id  # threading.Lock() is one; table.items() and text.replace() are none
-            if owner in ("threading", "asyncio", "multiprocessing", "queue", "weakref", "collections", "zmq"):
-                return "a value of a class that may change"
     return None
 
 
-def _of_functions(source: Source) -> Iterator[tuple[str, str]]:
-    modules = set(_imported(source))
-    for owner, node in _owned(source.tree):
+def _at_import(value: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a value that are computed with it: not the bodies of its functions."""
+    yield value
+    if not isinstance(value, ast.Lambda):
+        for child in ast.iter_child_nodes(value):
+            yield from _at_import(child)
+
+
+def _of_functions(each: _Walked) -> Iterator[tuple[str, str]]:
+    modules = {"cls", *each.imported}
+    for owner, node in each.nodes:
         if isinstance(node, ast.Call):
-            name = f".{ast.unparse(node.func)}"
+            name = f".{_dotted(node.func)}"
             end = next((end for end in _OF_PROCESS if name.endswith(f".{end}")), None)
-            if end is not None:
+            if end is not None and not name.startswith(".self."):  # such as a logger in no tree
                 yield f"{owner} {end}", "of the whole process"
             if name.endswith(".__subclasses__"):
                 yield owner, "a registry of subclasses"
         elif isinstance(node, ast.Assign | ast.AugAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                text = ast.unparse(target)
-                if text.startswith(("os.environ[", "sys.modules[")):
-                    yield f"{owner} {text.split('[')[0]}", "of the whole process"
-                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                    if target.value.id == "cls" or target.value.id in modules:
-                        yield f"{owner} {text}", "a flag of a class or module"
+                if isinstance(target, ast.Subscript) and _dotted(target.value) in ("os.environ", "sys.modules"):
+                    yield f"{owner} {_dotted(target.value)}", "of the whole process"
+                if isinstance(target, ast.Attribute) and _dotted(target.value) in modules:
+                    yield f"{owner} {_dotted(target)}", "a flag of a class or module"
 
 
-def _owned(node: ast.AST, owner: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Each node, with the qualified name of the function or class around it."""
-    for child in ast.iter_child_nodes(node):
-        yield owner, child
-        is_named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        yield from _owned(child, f"{owner}.{child.name}".lstrip(".") if is_named else owner)
+_COUNTED: Final = (
+    *(ast.Call, ast.Assign, ast.AugAssign, ast.Global, ast.Subscript, ast.Attribute, ast.Import, ast.ImportFrom),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+_NAMED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def _imported(source: Source) -> dict[str, str]:
-    """Full names of what the file imports, by the names that it has for them."""
-    found = {}
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+def _owned(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    left: list[tuple[str, ast.AST]] = [("", tree)]
+    while left:
+        owner, node = left.pop()
+        if isinstance(node, _COUNTED):
+            yield owner, node
+        inner = f"{owner}.{node.name}".lstrip(".") if isinstance(node, _NAMED) else owner
+        left += [
+            (inner, child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Constant | ast.Name)
+        ]
 
 
-def _written(source: Source) -> Iterator[str]:
+def _written(each: _Walked) -> Iterator[str]:
     """Full names of what the file writes into: by item, by method or by `global`; of its own, or what it imports."""
-    names = {name: f"{source.module}.{name}" for name, _ in _assigned(source.tree.body)} | _imported(source)
-    for _, node in _owned(source.tree):
+    source = each.source
+    names = {name: f"{source.module}.{name}" for name, _ in _assigned(source.tree.body)} | each.imported
+    for _, node in each.nodes:
         target = None
         if isinstance(node, ast.Global):
             yield from (names[name] for name in node.names if name in names)
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            target = node.value
+        elif isinstance(node, ast.Subscript):
+            target = node.value if isinstance(node.ctx, ast.Store | ast.Del) else None
         elif isinstance(node, ast.Attribute) and node.attr in _WRITES:
             target = node.value
         if target is not None:
-            first, _, rest = ast.unparse(target).partition(".")
+            first, _, rest = _dotted(target).partition(".")
             if first in names:
                 yield ".".join(filter(None, (names[first], rest)))
 
 
+def _dotted(node: ast.expr) -> str:
+    """A name with its attributes; of any other value, its attributes alone."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
+
+
 def _table_of(value: ast.expr) -> list[ast.expr] | None:
     """The values of a table that is a module's; None: it is none."""
-    if isinstance(value, ast.Call) and ast.unparse(value.func).split(".")[-1] in ("MappingProxyType", "dict") and value.args:
+    if (
+        isinstance(value, ast.Call)
+        and ast.unparse(value.func).split(".")[-1] in ("MappingProxyType", "dict")
+        and value.args
+    ):
         return _table_of(value.args[0])
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
         parts = [_table_of(value.left), _table_of(value.right)]
