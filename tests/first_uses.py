@@ -115,6 +115,16 @@ def fields_of_other_routes() -> None:
     assert "previous_response_id?" in refusal(), refusal()
 
 
+def event_publisher() -> None:
+    from palladio.runtime.interface.kv_events_config import KVEventsSettings
+    from palladio.runtime.process.event_publisher import EventPublisher
+
+    for _ in range(2):  # the second one finds what the first one has left
+        publisher = EventPublisher(KVEventsSettings("tcp://127.0.0.1:*", None, topic=""), 0)
+        assert publisher.endpoint
+        publisher.close()
+
+
 def device_choice() -> None:
     """The first engine's choice is not the second one's."""
     import jax
@@ -228,6 +238,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/text/chat_renderer.py:_compile": templates,
         "runtime/text/template_meter.py:current_meter": meter,
         "runtime/text/detokenizer.py:Marks.of": marks,
+        "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,
         "http/reasoning/harmony.py:_BODY_END": harmony_marks,
     },

@@ -20,7 +20,7 @@ from tests.source_tree import ROOT, Source
 from tests.tiny_model import make_checkpoint
 
 _STARTS = ("run", "Popen", "check_output", "create_subprocess_exec")  # of subprocess, or of asyncio
-_OURS_THAT_START = ("ProcessTransport", "GrammarJudge", "resolve_model_path")  # processes of ours
+_OURS_THAT_START = ("ProcessTransport", "GrammarJudge", "pull_model")  # processes of ours
 
 
 def test_all_state_is_in_the_table_and_nothing_else_is():
@@ -183,8 +183,9 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
 _LOADS = """
 import sys
 from palladio import Engine
-with Engine(sys.argv[1], skip_tokenizer_init=True, compile="lazy", max_total_tokens=256, compilation_cache_dir=sys.argv[2]) as engine:
-    print(engine.generate(input_ids=[5, 6, 7], sampling_params={"max_new_tokens": 4, "temperature": 0.0})["output_ids"])
+flags = {"skip_tokenizer_init": True, "compile": "lazy", "max_total_tokens": 256, "compilation_cache_dir": sys.argv[2]}
+with Engine(sys.argv[1], **flags) as engine:
+    print(engine.generate(input_ids=[5, 6, 7], sampling_params={"max_new_tokens": 4, "ignore_eos": True})["output_ids"])
 """
 
 

@@ -2,6 +2,7 @@
 template, the two parsers, and a server of a model that brings no template."""
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ def test_the_built_in_template(name: str, harmony: Tokenizer) -> None:
     effort = {key: case[key] for key in ("reasoning_effort",) if key in case}
     found = ChatTemplate(HttpConfig()).render(harmony, case["messages"], kwargs=effort, tools=case.get("tools"))
     assert re.sub(r"(Current date:) \d{4}-\d\d-\d\d", r"\1 2025-06-28", found) == case["prompt"]
+
+
+def test_the_log_of_each_server_tells_that_its_model_has_no_template(
+    harmony: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a process's second one too; and once, however many requests there are."""
+    with caplog.at_level(logging.INFO):
+        for template in (ChatTemplate(HttpConfig()), ChatTemplate(HttpConfig())):
+            assert template.source(harmony) == template.source(harmony)
+    lines = [line for line in caplog.messages if "the built-in one is used: gpt-oss" in line]
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize("case", CASES["completions"], ids=lambda case: case["text"][:60])
