@@ -52,8 +52,8 @@ def screen(
 
 
 def _fields_elsewhere() -> frozenset[str]:
-    """The fields of all requests to a model, whatever the route. Not kept from call to call: the first one may come before
-    the modules of all routes are imported."""
+    """The fields of all requests to a model, whatever the route. Not kept from call to call: the first one may
+    come before the modules of all routes are imported."""
 
     def below(model: type[WireModel]) -> Iterator[str]:
         for derived in model.__subclasses__():

@@ -130,7 +130,7 @@ class Gpu(NamedTuple):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A host with four GPUs; of jax, which looks for them once, only those that it was told to use. What it was told."""
+    """A host with four GPUs; of jax, which looks for them once, only those that it was told to use: its list."""
     asked = []
 
     def local_devices():
