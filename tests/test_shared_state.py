@@ -23,10 +23,21 @@ _STARTS = ("run", "Popen", "check_output", "create_subprocess_exec")  # of subpr
 _OURS_THAT_START = ("ProcessTransport", "GrammarJudge", "pull_model")  # processes of ours
 
 
-def test_all_state_is_in_the_table_and_nothing_else_is():
-    found = find_state()
+@pytest.fixture(scope="module")
+def found() -> dict[str, str]:
+    return find_state()
+
+
+def test_all_state_is_in_the_table_and_nothing_else_is(found):
     assert found.keys() - STATES.keys() == set(), {name: found[name] for name in found.keys() - STATES.keys()}
     assert STATES.keys() - found.keys() == set(), "gone"
+
+
+def test_registries_are_whole_as_they_are_written_down(found):
+    """Nothing adds to one from elsewhere, so none depends on what was imported before."""
+    registries = find_registries()
+    assert len(registries) > 50
+    assert registries & found.keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -127,42 +138,6 @@ def test_each_is_used_first_in_a_process_of_its_own(group):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)) == first_uses.GROUPS[group].keys()
-
-
-_TABLES = """
-import importlib, json, os, sys
-import jax.experimental.pallas, fastapi, pydantic, numpy, jinja2, flax.nnx
-
-def sizes(places):
-    return {place: len(vars(importlib.import_module(place.split(":")[0]))[place.split(":")[1]]) for place in places}
-
-places, found = json.loads(sys.argv[1]), {}
-assert not [name for name in sys.modules if name.startswith("palladio")]
-for module in sorted({place.split(":")[0] for place in places}):
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.write(writer, json.dumps(sizes([place for place in places if place.startswith(module + ":")])).encode())
-        os._exit(0)
-    os.close(writer)
-    with open(reader) as pipe:
-        found |= json.loads(pipe.read())
-print(json.dumps([found, sizes(places)]))
-"""
-
-
-@pytest.mark.slow
-def test_each_registry_is_whole_when_its_module_is_the_first_of_a_process():
-    places = [
-        f"palladio.{path.removeprefix('palladio/').removesuffix('.py').replace('/', '.')}:{name}"
-        for path, _, name in (place.partition(":") for place in sorted(find_registries()))
-    ]
-    assert len(places) > 50
-    command = [sys.executable, "-c", _TABLES, json.dumps(places)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    alone, together = json.loads(done.stdout.splitlines()[-1])
-    assert alone == together
-    assert all(alone.values())
 
 
 def _converted(path: Path) -> Path:
