@@ -12,13 +12,17 @@ from pydantic_core import CoreSchema, core_schema
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.token_rules import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_STOP_PATTERNS,
+    MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+
+_reading = PanicGuard("what reads requests")
 
 
 def screen(
@@ -172,7 +176,8 @@ class WireModel(pydantic.BaseModel):
             raise InvalidRequestError("the request body must be a JSON object")
         kept = _screened(cls, data, "", names)
         try:
-            return cls.model_validate(kept)
+            with _reading:
+                return cls.model_validate(kept)
         except pydantic.ValidationError as exc:
             raise _readable(exc, kept) from None
 

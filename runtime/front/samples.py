@@ -15,8 +15,9 @@ from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
 from palladio.runtime.interface.timeline import Timeline
 from palladio.runtime.interface.token_rules import MAX_STOP_TOKEN_IDS
-from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
+from palladio.runtime.text.detokenizer import IncrementalDetokenizer
 from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
+from palladio.runtime.text.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _INT = {int}  # and not bool

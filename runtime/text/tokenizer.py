@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.text.bpe_tokenizers import BYTE_OF_CHARACTER
 from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
@@ -21,8 +22,8 @@ from palladio.runtime.text.template_meter import RenderLimitExceededError
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
 _SPACE_MARK = "▁"
-_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>")
-_HARMONY_ENDS = _HARMONY[-2:]
+_HARMONY_ENDS = ("<|return|>", "<|call|>")
+_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", *_HARMONY_ENDS)
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
     (
         *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
@@ -44,6 +45,8 @@ _TOKENIZER_FILES = (
     "*.tiktoken",
     "tokenizer_config.json",
 )
+
+_guarded = PanicGuard("the model's tokenizer")
 
 TokenKind = Literal["byte_level", "byte_fallback", "other"]
 
@@ -68,6 +71,7 @@ class Tokenizer:
         self._strips_first_space = self._kind == "byte_fallback" and _has_strip(decoder)
         added = hf_tokenizer.added_tokens_decoder
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
+        self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
         self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
         self._byte_cache: dict[int, bytes] = {}
         self.vocab_size: int = len(hf_tokenizer)
@@ -139,11 +143,12 @@ class Tokenizer:
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that is written exactly like this, if there is one."""
-        return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)
+        token_id = self._added_ids.get(text)
+        return token_id if token_id in self._special else None
 
     def added_id(self, text: str) -> int | None:
         """The id of the added token, special or not, that is written exactly like this, if there is one."""
-        return next((token_id for token_id, content in self._added.items() if content == text), None)
+        return self._added_ids.get(text)
 
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
@@ -156,6 +161,7 @@ class Tokenizer:
         text: str = self._fast.to_str()
         return text
 
+    @_guarded
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a text that starts with the BOS token (a rendered chat template) gets no second one.
 
@@ -168,9 +174,8 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"the text is not valid Unicode: lone surrogate at character {error.start}", param="prompt"
             ) from None
-        ids: list[int]
         if self._fast is not None and len(text) > MANY:
-            ids = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            ids: list[int] = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         elif self._fast is not None:
             ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
         else:
@@ -180,6 +185,7 @@ class Tokenizer:
             return ids[1:]
         return ids
 
+    @_guarded
     def spans(self, text: str, add_special_tokens: bool = True) -> list[tuple[int, int]] | None:
         """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer does not tell."""
         if self._fast is None:
@@ -187,6 +193,7 @@ class Tokenizer:
         found: list[tuple[int, int]] = self._fast.encode(text, add_special_tokens=add_special_tokens).offsets
         return found[len(found) - len(self.encode(text, add_special_tokens)) :]
 
+    @_guarded
     def encode_pair(
         self, first: str, second: str, add_special_tokens: bool = True, limit: int | None = None
     ) -> list[int]:
@@ -210,6 +217,7 @@ class Tokenizer:
             encoding.truncate(len(part))
         return list(self._fast.post_process(*whole, add_special_tokens).ids)
 
+    @_guarded
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:

@@ -63,7 +63,7 @@ from palladio.http.wire.protocol_model_control import (
 from palladio.http.wire.protocol_scores import ClassFields, ClassifyRequest, RerankRequest, ScoreRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
-from palladio.runtime.grammar.limits import MAX_OPTIONAL
+from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import generation_request, token_rules
@@ -209,7 +209,7 @@ def test_limits() -> None:
         generation_request.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
         MAX_LOGPROB_IDS,
-        generation_request.MAX_STOP_STRINGS,
+        *(token_rules.MAX_STOP_STRINGS, token_rules.MAX_STOP_LENGTH, token_rules.MAX_STOP_CHARACTERS),
         *(MAX_STOP_PATTERNS, MAX_PATTERN),
         token_rules.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
@@ -218,6 +218,7 @@ def test_limits() -> None:
         MAX_GRAMMAR_BYTES,
         int(MAX_CPU_SECONDS),
         MAX_COMPILED_BYTES,
+        MAX_LEAST_CHARACTERS,
         MAX_OPTIONAL,
         MAX_MULTIPLE,
         GrammarConfig().grammar_cache_bytes,

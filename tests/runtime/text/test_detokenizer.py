@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palladio.runtime.text.detokenizer import ByteDetokenizer, StopStringMatcher, WindowDetokenizer
+from palladio.runtime.text.detokenizer import ByteDetokenizer, WindowDetokenizer
+from palladio.runtime.text.stop_strings import StopStringMatcher
 from tests.properties import examples
 
 CHUNKS = [b"a", "é".encode(), *(bytes((b,)) for b in "日本👨‍👩‍👧".encode()), b"\xff", b" b", b""]
