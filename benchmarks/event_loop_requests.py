@@ -75,7 +75,8 @@ def _schema(size: int) -> dict[str, Any]:
 
 def _tools(count: int, size: int) -> list[Any]:
     return _objects(
-        count, lambda n: {"type": "function", "function": {"name": f"f{n}", "parameters": _schema(size), "strict": True}}
+        count,
+        lambda n: {"type": "function", "function": {"name": f"f{n}", "parameters": _schema(size), "strict": True}},
     )
 
 

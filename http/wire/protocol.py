@@ -47,6 +47,8 @@ def screen(
             kept[name] = value
         elif name in SAME_AS and value == data.get(SAME_AS[name]):
             continue
+        elif names is not None and names.has_warned(f"{where}{name[:200]}"):
+            continue  # in another entry of a list: looking for what was meant takes a while
         elif (refusal := judge(name, value, known, _fields_elsewhere, where)) is not None:
             if refusal.is_final or names is None:
                 raise refusal.error

@@ -1,5 +1,6 @@
 """A request to generate, in the one form that it has from the route to the scheduler."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -172,6 +173,14 @@ class SamplingParams:
                 raise InvalidRequestError(message, param="logit_bias")
             bias[token_id] = float(value)
         object.__setattr__(self, "logit_bias", bias)
+
+    def with_checked(self, **fields: Any) -> Self:
+        """The same with other values of fields, which are right. Nothing is looked at again: its lists may be long, and
+        a request may have thousands of samples."""
+        other = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
 
     @property
     def is_greedy(self) -> bool:

@@ -3,9 +3,9 @@
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from jinja2 import TemplateError
 
@@ -18,10 +18,10 @@ from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetoke
 from palladio.runtime.text.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.stored_tokenizers import read_stored_tokenizer
 from palladio.runtime.text.template_meter import RenderLimitExceededError
+from palladio.runtime.text.token_kinds import SPACE_MARK, TokenKind, has_strip, token_kind
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
-_SPACE_MARK = "▁"
 _HARMONY_ENDS = ("<|return|>", "<|call|>")
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", *_HARMONY_ENDS)
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
@@ -48,8 +48,6 @@ _TOKENIZER_FILES = (
 
 _guarded = PanicGuard("the model's tokenizer")
 
-TokenKind = Literal["byte_level", "byte_fallback", "other"]
-
 
 class Tokenizer:
     """A model's tokenizer and chat template. Safe to use from several threads.
@@ -67,8 +65,8 @@ class Tokenizer:
             self._fast.no_truncation()
             self._fast.no_padding()
         decoder = json.loads(self._fast.to_str())["decoder"] if self._fast is not None else None
-        self._kind: TokenKind = _token_kind(decoder)
-        self._strips_first_space = self._kind == "byte_fallback" and _has_strip(decoder)
+        self._kind: TokenKind = token_kind(decoder)
+        self._strips_first_space = self._kind == "byte_fallback" and has_strip(decoder)
         added = hf_tokenizer.added_tokens_decoder
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
@@ -344,7 +342,7 @@ class Tokenizer:
         if self._kind == "byte_fallback":
             if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
                 return bytes((int(token[3:5], 16),))
-            return bytes(token.replace(_SPACE_MARK, " ").encode())
+            return bytes(token.replace(SPACE_MARK, " ").encode())
         return self.decode([token_id], skip_special_tokens=False).encode()
 
     def _token_id(self, name: str) -> int | None:
@@ -370,31 +368,6 @@ def _why_unusable(path: Path, error: Exception) -> str:
     if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
         return "it holds no tokenizer files"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _token_kind(decoder: Mapping[str, Any] | None) -> TokenKind:
-    parts = _decoder_parts(decoder)
-    kinds = [part["type"] for part in parts]
-    if kinds == ["ByteLevel"]:
-        return "byte_level"
-    replaces = [part for part in parts if part["type"] == "Replace"]
-    spaces_only = all(p["pattern"] == {"String": _SPACE_MARK} and p["content"] == " " for p in replaces)
-    strips = [part for part in parts if part["type"] == "Strip"]
-    strips_one = all((p["content"], p["start"], p["stop"]) == (" ", 1, 0) for p in strips)
-    known = set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"}
-    if known and "ByteFallback" in kinds and len(replaces) == 1 and spaces_only and strips_one:
-        return "byte_fallback"
-    return "other"
-
-
-def _decoder_parts(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    if decoder is None:
-        return []
-    return list(decoder["decoders"]) if decoder["type"] == "Sequence" else [decoder]
-
-
-def _has_strip(decoder: Mapping[str, Any] | None) -> bool:
-    return any(part["type"] == "Strip" for part in _decoder_parts(decoder))
 
 
 _byte_of: Callable[[str], int] = BYTE_OF_CHARACTER.__getitem__

@@ -21,7 +21,8 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
-from palladio.http.generation.prompts import MAX_SAMPLES
+from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
+from palladio.http.generation.sample_limits import MAX_IDS
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,
@@ -39,6 +40,7 @@ from palladio.http.responses.protocol_responses import InputTokensRequest, Respo
 from palladio.http.responses.response_chat import LEFT_OUT
 from palladio.http.routes.routes_admin import AbortRequest
 from palladio.http.routes.routes_generate import SAMPLING_NAMES
+from palladio.http.routes.routes_scores import MAX_SCORES
 from palladio.http.routes.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.http.security.connection import MAX_HEAD
 from palladio.http.settings.http_config import HttpConfig
@@ -204,6 +206,7 @@ def test_limits() -> None:
     numbers = [int(number) for _, limit in rows("limits") for number in re.findall(r"\d+", limit)]
     assert numbers == [
         MAX_SAMPLES,
+        *(MAX_IDS, MAX_PAIRED, MAX_SCORES),
         generation_request.MAX_N,
         generation_request.MAX_LOGPROBS,
         generation_request.MAX_LOGIT_BIAS,
