@@ -6,10 +6,10 @@
     python benchmarks/event_loop.py --beside before.json
 
 A server of the embedded model, and one with --is-embedding, get each request of event_loop_requests.py, one at a time,
---times times. Meanwhile a client asks for /health every 10 ms: a row has the longest wait for it, the least of the
-repetitions (what a busy machine adds is in most of them, what the server does is in all), and the CPU time of the
-loop's thread, likewise. With py-spy installed (and the right to trace), a row says in which function of ours most
-samples of the loop's thread were.
+--times times. Meanwhile a client asks for /health every 10 ms. A row has the longest wait for it; how much CPU time
+the loop's thread took in one of these waits, at most, which is what the loop did not give to others, and nothing that
+a busy machine adds; and what it took in all. Each is the least of the repetitions. With --samples (py-spy installed,
+and the right to trace), a row says in which function of ours most samples of the loop's thread were.
 """
 
 import argparse
@@ -39,29 +39,42 @@ TREE = Path(__file__).resolve().parent.parent
 EVERY = 0.01  # seconds between two questions
 BASE_BYTES, TOKEN_BYTES, BASE_VALUES = 8 << 20, 64, 1_000_000  # of http/generation/context.py
 _OURS = ("http/", "runtime/")
-HEAD = ("route", "request", "answer", "longest stall, ms", "CPU of the loop, ms", "most samples")
+HEAD = ("route", "request", "answer", "longest wait, ms", "the loop's CPU in one, ms", "in all, ms", "most samples")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Seconds. Attributes: where: the function with most samples of the loop's thread, with their share."""
+    """Attributes:
+    wait: longest, for /health, in seconds.
+    stall: seconds of CPU time of the loop's thread within one wait, at most. cpu: in all.
+    where: the function with most samples of that thread, with their share.
+    """
 
     path: str
     name: str
     answer: str
+    wait: float
     stall: float
     cpu: float
     where: str
 
     def cells(self) -> tuple[str, ...]:
-        return (self.path, self.name, self.answer, f"{self.stall * 1e3:.0f}", f"{self.cpu * 1e3:.0f}", self.where)
+        times = (f"{seconds * 1e3:.0f}" for seconds in (self.wait, self.stall, self.cpu))
+        return (self.path, self.name, self.answer, *times, self.where)
 
 
 class HealthProbe:
-    """Asks for /health all the time, on one connection. Attributes: waits: for its answers."""
+    """Asks for /health all the time, on one connection.
 
-    def __init__(self, server: RunningServer) -> None:
+    Attributes:
+        waits: for its answers.
+        stall: seconds of CPU time of the loop's thread within one of them, at most.
+    """
+
+    def __init__(self, server: RunningServer, pid: int) -> None:
         self.waits = Longest()
+        self.stall = 0.0
+        self._pid = pid
         self._address = urlsplit(server.url).netloc
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -75,12 +88,14 @@ class HealthProbe:
         connection = http.client.HTTPConnection(self._address, timeout=120)
         while not self._over.wait(EVERY):
             self.waits.begin()
+            before = loop_seconds(self._pid)
             try:
                 connection.request("GET", "/health")
                 connection.getresponse().read()
             except FAILURES:
                 connection.close()
             self.waits.end()
+            self.stall = max(self.stall, loop_seconds(self._pid) - before)
 
 
 class Samples:
@@ -113,8 +128,7 @@ class Samples:
 
 def loop_seconds(pid: int) -> float:
     """CPU time of the process's first thread, which runs the loop."""
-    fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def measure(server: RunningServer, largest: Largest, room: Room, args: argparse.Namespace, folder: Path) -> Row:
@@ -123,24 +137,26 @@ def measure(server: RunningServer, largest: Largest, room: Room, args: argparse.
     headers = {"Content-Type": "application/json", **largest.headers(room)}
     assert server.process is not None
     pid = server.process.pid
-    stalls, cpus, answer, where = [], [], "", ""
+    waits, stalls, cpus, answer, where = [], [], [], "", ""
     for number in range(args.times):
         samples = Samples(pid, folder, args.limit) if args.samples and number == 0 else None
-        probe = HealthProbe(server)
+        probe = HealthProbe(server, pid)
         time.sleep(0.2)
         probe.waits.forget()
+        probe.stall = 0.0
         before = loop_seconds(pid)
         got = Target(server.url, args.limit).send(largest.method, largest.path, data, headers)
         answer = str(got)
         time.sleep(0.3)
         cpus.append(loop_seconds(pid) - before)
-        stalls.append(probe.waits.seconds)
+        waits.append(probe.waits.seconds)
+        stalls.append(max(probe.stall, loop_seconds(pid) - before if waits[-1] > args.limit else 0.0))
         if samples is not None:
             where = samples.most()
         probe.stop()
         if got.status is None:
             break
-    return Row(largest.path, largest.name, answer, min(stalls), min(cpus), where)
+    return Row(largest.path, largest.name, answer, min(waits), min(stalls), min(cpus), where)
 
 
 def room_of(server: RunningServer) -> Room:

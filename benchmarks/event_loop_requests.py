@@ -9,6 +9,7 @@ from attack_list import multipart, text_of
 
 MB = 1_000_000
 _TOOL_SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+_MODEL = "palladio-default-v3"
 _USER: list[dict[str, Any]] = [{"role": "user", "content": "a"}]
 
 
@@ -66,6 +67,14 @@ def _objects(count: int, make: Callable[[int], Any]) -> list[Any]:
     return [make(number) for number in range(count)]
 
 
+def _said(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+
+
 def _schema(size: int) -> dict[str, Any]:
     """About so many characters: an object of objects."""
     inner = {f"p{number}": {"type": "object", "properties": {"a": {"type": "integer"}}} for number in range(400)}
@@ -85,7 +94,7 @@ def _answered_calls(room: Room) -> dict[str, Any]:
     count = room.num_values // 190
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": {}}}] * 10}
     return {
-        "model": "palladio-default-v3",
+        "model": _MODEL,
         "messages": [*_USER, *[call] * (count // 10), *[{"role": "tool", "tool_name": "b", "content": "x"}] * count],
     }
 
@@ -98,7 +107,6 @@ def _headers(room: Room) -> dict[str, str]:
     return {"X-Request-Id": "x" * 8000, "traceparent": "00-" + "1" * 8000} | {f"X-A{n}": "a" for n in range(80)}
 
 
-_EMBED = dict.fromkeys(("is_embedding",), True)
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 REQUESTS: tuple[Largest, ...] = (
     Largest("/health", "nothing: this machine by itself", lambda _: None, method="GET"),
@@ -110,8 +118,10 @@ REQUESTS: tuple[Largest, ...] = (
     Largest(
         _COMPLETIONS,
         "4,096 prompts, each told 64 stop strings of 256 characters, 512 biases, 16,384 allowed ids",
-        lambda _: {"prompt": ["a"] * 4096, "max_tokens": 1, "stop": _stops(64, 256)}
-        | {"logit_bias": {str(n): 1 for n in range(512)}, "allowed_token_ids": list(range(200))},
+        lambda _: (
+            {"prompt": ["a"] * 4096, "max_tokens": 1, "stop": _stops(64, 256)}
+            | {"logit_bias": {str(n): 1 for n in range(512)}, "allowed_token_ids": list(range(200))}
+        ),
     ),
     Largest(_COMPLETIONS, "prompt: a text", lambda room: {"prompt": _text(room)}),
     Largest(_COMPLETIONS, "prompt: 4,096 texts", lambda room: {"prompt": [text_of(2000)] * 4096, "max_tokens": 1}),
@@ -127,7 +137,7 @@ REQUESTS: tuple[Largest, ...] = (
         "64 prompts of a whole context, echo and logprobs",
         lambda room: {"prompt": [_ids(room.context - 8)] * 64, "max_tokens": 1, "echo": True, "logprobs": 5},
     ),
-    Largest(_COMPLETIONS, "stop_regex", _completion(stop_regex=["(a{1,8}b{1,8}c{1,8})" * 4 + "d" * n for n in range(8)])),
+    Largest(_COMPLETIONS, "stop_regex", _completion(stop_regex=["(a{1,8}b{1,8})" * 6 + "d" * n for n in range(8)])),
     Largest(_COMPLETIONS, "json_schema: a text", lambda room: {"prompt": "a", "json_schema": json.dumps(_schema(MB))}),
     Largest(_COMPLETIONS, "json_schema: an object", lambda room: {"prompt": "a", "json_schema": _schema(MB)}),
     Largest(_COMPLETIONS, "json_schema: an enum", lambda room: {"prompt": "a", "json_schema": {"enum": _ids(250_000)}}),
@@ -147,8 +157,8 @@ REQUESTS: tuple[Largest, ...] = (
     ),
     Largest(_COMPLETIONS, "unknown fields", lambda _: {"prompt": "a"} | {f"unknown{n}": n for n in range(250)}),
     Largest(_COMPLETIONS, "a field of another type", lambda room: {"prompt": _objects(40_000, lambda n: {"a": n})}),
-    Largest(_CHAT, "one message of text", _chat(lambda room: {"messages": [{"role": "user", "content": _text(room)}]})),
-    Largest(_CHAT, "a message that fits", _chat(lambda room: {"messages": [{"role": "user", "content": _words(room)}]})),
+    Largest(_CHAT, "one message of text", _chat(lambda room: _said(_text(room)))),
+    Largest(_CHAT, "a message that fits", _chat(lambda room: _said(_words(room)))),
     Largest(_CHAT, "many messages", _chat(lambda room: {"messages": _USER * (room.num_values // 50)})),
     Largest(
         _CHAT,
@@ -190,90 +200,204 @@ REQUESTS: tuple[Largest, ...] = (
     Largest(
         _CHAT,
         "response_format",
-        _chat(
-            lambda room: {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": _schema(MB)}}}
-        ),
+        _chat(lambda room: _format(_schema(MB))),
     ),
     Largest(
         _CHAT,
         "response_format over the limit",
-        _chat(
-            lambda room: {
-                "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [_text(room)]}}}
-            }
-        ),
+        _chat(lambda room: _format({"enum": [_text(room)]})),
     ),
-    Largest(_CHAT, "prompt_logprobs", _chat(lambda room: {"messages": [{"role": "user", "content": _words(room)}]}
-                                            | {"prompt_logprobs": 20})),
-    Largest(_CHAT, "n: 128, logprobs", _chat(lambda room: {"n": 128, "logprobs": True, "top_logprobs": 20} | {"max_tokens": 100, "ignore_eos": True})),
-    Largest("/generate", "4,096 prompts and parameters", lambda room: {"text": ["a"] * 4096} | {
-        "sampling_params": [{"max_new_tokens": 1, "stop": ["x", "yy"]}] * 4096}),
-    Largest("/generate", "4,096 unknown parameters", lambda room: {"text": ["a"] * 4096} | {
-        "sampling_params": [{"max_new_tokens": 1, "unknown_one": 1}] * 4096}),
-    Largest("/generate", "64 prompts of a whole context, return_logprob", lambda room: {
-        "input_ids": [_ids(room.context - 8)] * 64, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 5,
-        "return_text_in_logprobs": True, "sampling_params": {"max_new_tokens": 1}}),
+    Largest(_CHAT, "prompt_logprobs", _chat(lambda room: _said(_words(room)) | {"prompt_logprobs": 20})),
+    Largest(
+        _CHAT,
+        "n: 128, logprobs",
+        _chat(lambda room: {"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 100, "ignore_eos": True}),
+    ),
+    Largest(
+        "/generate",
+        "4,096 prompts and parameters",
+        lambda room: {"text": ["a"] * 4096} | {"sampling_params": [{"max_new_tokens": 1, "stop": ["x", "yy"]}] * 4096},
+    ),
+    Largest(
+        "/generate",
+        "4,096 unknown parameters",
+        lambda room: {"text": ["a"] * 4096} | {"sampling_params": [{"max_new_tokens": 1, "unknown_one": 1}] * 4096},
+    ),
+    Largest(
+        "/generate",
+        "64 prompts of a whole context, return_logprob",
+        lambda room: {
+            "input_ids": [_ids(room.context - 8)] * 64,
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "top_logprobs_num": 5,
+            "return_text_in_logprobs": True,
+            "sampling_params": {"max_new_tokens": 1},
+        },
+    ),
     Largest("/tokenize", "a text", lambda room: {"prompt": text_of(262_144 + 32 * room.context)}),
-    Largest("/tokenize", "4,096 texts, names of tokens", lambda room: {
-        "prompt": [text_of(90)] * 4096, "return_token_strs": True}),
+    Largest(
+        "/tokenize",
+        "4,096 texts, names of tokens",
+        lambda room: {"prompt": [text_of(90)] * 4096, "return_token_strs": True},
+    ),
     Largest("/tokenize", "messages", lambda room: {"messages": _USER * (room.num_values // 50)}),
     Largest("/detokenize", "8 contexts of ids", lambda room: {"tokens": _ids(8 * room.context)}),
     Largest("/detokenize", "4,096 lists", lambda room: {"tokens": [_ids(8)] * 4096}),
-    Largest("/v1/chat/completions/render", "many messages", _chat(lambda room: {
-        "messages": _USER * (room.num_values // 50)})),
+    Largest(
+        "/v1/chat/completions/render",
+        "many messages",
+        _chat(lambda room: {"messages": _USER * (room.num_values // 50)}),
+    ),
     Largest("/v1/completions/render", "a text", lambda room: {"prompt": _words(room), "return_token_offsets": True}),
-    Largest("/v1/score", "a long query beside 2,048 items", lambda room: {
-        "query": _text(room, 0.5), "items": ["a"] * 2048, "label_token_ids": [1, 2]}),
-    Largest("/v1/score", "label_token_ids", lambda room: {
-        "query": "a", "items": ["a"] * 16, "label_token_ids": _ids(100_000)}),
-    Largest("/v1/score", "a long text beside 2,048", lambda room: {
-        "text_1": _text(room, 0.5), "text_2": ["a"] * 2048}, **_EMBED),
-    Largest("/v1/score", "2,048 pairs", lambda room: {"text_1": "a", "text_2": [text_of(3000)] * 2048}, **_EMBED),
-    Largest("/v1/rerank", "a long query beside 2,048 documents", lambda room: {
-        "query": _text(room, 0.5), "documents": ["a"] * 2048}, **_EMBED),
-    Largest("/v1/rerank", "max_tokens_per_doc", lambda room: {
-        "query": "a", "documents": [text_of(4000)] * 2048, "max_tokens_per_doc": 4}, **_EMBED),
-    Largest("/v1/embeddings", "2,048 texts", lambda room: {"input": [text_of(1000)] * 2048}, **_EMBED),
-    Largest("/encode", "2,048 texts", lambda room: {"text": [text_of(1000)] * 2048}, **_EMBED),
-    Largest("/v1/classify", "2,048 texts", lambda room: {"input": [text_of(1000)] * 2048}, **_EMBED),
+    Largest(
+        "/v1/score",
+        "a long query beside 2,048 items",
+        lambda room: {"query": _text(room, 0.1), "items": ["a"] * 2048, "label_token_ids": [1, 2]},
+    ),
+    Largest(
+        "/v1/score",
+        "label_token_ids",
+        lambda room: {"query": "a", "items": ["a"] * 16, "label_token_ids": _ids(100_000)},
+    ),
+    Largest(
+        "/v1/score",
+        "a long text beside 2,048",
+        lambda room: {"text_1": _text(room, 0.1), "text_2": ["a"] * 2048},
+        is_embedding=True,
+    ),
+    Largest(
+        "/v1/score", "2,048 pairs", lambda room: {"text_1": "a", "text_2": [text_of(3000)] * 2048}, is_embedding=True
+    ),
+    Largest(
+        "/v1/rerank",
+        "a long query beside 2,048 documents",
+        lambda room: {"query": _text(room, 0.1), "documents": ["a"] * 2048},
+        is_embedding=True,
+    ),
+    Largest(
+        "/v1/rerank",
+        "max_tokens_per_doc",
+        lambda room: {"query": "a", "documents": [text_of(4000)] * 2048, "max_tokens_per_doc": 4},
+        is_embedding=True,
+    ),
+    Largest("/v1/embeddings", "2,048 texts", lambda room: {"input": [text_of(1000)] * 2048}, is_embedding=True),
+    Largest("/encode", "2,048 texts", lambda room: {"text": [text_of(1000)] * 2048}, is_embedding=True),
+    Largest("/v1/classify", "2,048 texts", lambda room: {"input": [text_of(1000)] * 2048}, is_embedding=True),
     Largest("/v1/responses", "many items, stored", _responses_items),
-    Largest("/v1/responses", "many tools", lambda room: {
-        "input": "a", "tools": [{"type": "function", "name": "f", "parameters": {}}] * (room.num_values // 90)}),
-    Largest("/v1/responses", "many tools that are left out", lambda room: {
-        "input": "a", "tools": [{"type": "web_search"}] * (room.num_values // 35)}),
-    Largest("/v1/responses/input_tokens", "many items", lambda room: {
-        "input": _responses_items(room)["input"]}),
-    Largest("/v1/responses", "metadata", lambda room: {
-        "input": "a", "metadata": {f"k{n}": "v" for n in range(room.num_values // 12)}}),
-    Largest("/v1/messages", "many messages", lambda room: {
-        "max_tokens": 1, "messages": _USER * (room.num_values // 50), "model": "palladio-default-v3"}),
-    Largest("/v1/messages", "many blocks", lambda room: {"max_tokens": 1, "model": "palladio-default-v3", "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "a"}] * (room.num_values // 50)}]}),
-    Largest("/v1/messages", "many blocks of system", lambda room: {
-        "max_tokens": 1, "model": "palladio-default-v3", "messages": _USER,
-        "system": [{"type": "text", "text": "a"}] * (room.num_values // 50)}),
-    Largest("/v1/messages", "many tools", lambda room: {"max_tokens": 1, "model": "palladio-default-v3", "messages": _USER,
-        "tools": [{"name": "f", "input_schema": {}}] * (room.num_values // 70)}),
-    Largest("/v1/messages", "stop_sequences", lambda room: {"max_tokens": 1, "model": "palladio-default-v3",
-        "messages": _USER, "stop_sequences": _stops(64, 10_000)}),
+    Largest(
+        "/v1/responses",
+        "many tools",
+        lambda room: {
+            "input": "a",
+            "tools": [{"type": "function", "name": "f", "parameters": {}}] * (room.num_values // 90),
+        },
+    ),
+    Largest(
+        "/v1/responses",
+        "many tools that are left out",
+        lambda room: {"input": "a", "tools": [{"type": "web_search"}] * (room.num_values // 35)},
+    ),
+    Largest("/v1/responses/input_tokens", "many items", lambda room: {"input": _responses_items(room)["input"]}),
+    Largest(
+        "/v1/responses",
+        "metadata",
+        lambda room: {"input": "a", "metadata": {f"k{n}": "v" for n in range(room.num_values // 12)}},
+    ),
+    Largest(
+        "/v1/messages",
+        "many messages",
+        lambda room: {"max_tokens": 1, "messages": _USER * (room.num_values // 50), "model": _MODEL},
+    ),
+    Largest(
+        "/v1/messages",
+        "many blocks",
+        lambda room: {
+            "max_tokens": 1,
+            "model": _MODEL,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * (room.num_values // 50)}],
+        },
+    ),
+    Largest(
+        "/v1/messages",
+        "many blocks of system",
+        lambda room: {
+            "max_tokens": 1,
+            "model": _MODEL,
+            "messages": _USER,
+            "system": [{"type": "text", "text": "a"}] * (room.num_values // 50),
+        },
+    ),
+    Largest(
+        "/v1/messages",
+        "many tools",
+        lambda room: {
+            "max_tokens": 1,
+            "model": _MODEL,
+            "messages": _USER,
+            "tools": [{"name": "f", "input_schema": {}}] * (room.num_values // 70),
+        },
+    ),
+    Largest(
+        "/v1/messages",
+        "stop_sequences",
+        lambda room: {
+            "max_tokens": 1,
+            "model": _MODEL,
+            "messages": _USER,
+            "stop_sequences": _stops(64, 10_000),
+        },
+    ),
     Largest("/api/chat", "calls and results of other names", _answered_calls),
-    Largest("/api/chat", "many messages", lambda room: {
-        "model": "palladio-default-v3", "messages": _USER * (room.num_values // 50)}),
-    Largest("/api/generate", "options.stop", lambda room: {
-        "model": "palladio-default-v3", "prompt": "a", "options": {"stop": _stops(64, 10_000), "num_predict": 1}}),
-    Largest("/parse_function_call", "text", lambda room: {
-        "text": "<tool_call>{" * 80_000, "tools": _tools(1, 10), "tool_call_parser": "qwen25"}),
-    Largest("/parse_function_call", "tools", lambda room: {
-        "text": "a", "tools": _tools(128, 10_000), "tool_call_parser": "qwen25"}),
+    Largest(
+        "/api/chat",
+        "many messages",
+        lambda room: {"model": _MODEL, "messages": _USER * (room.num_values // 50)},
+    ),
+    Largest(
+        "/api/generate",
+        "options.stop",
+        lambda room: {
+            "model": _MODEL,
+            "prompt": "a",
+            "options": {"stop": _stops(64, 10_000), "num_predict": 1},
+        },
+    ),
+    Largest(
+        "/parse_function_call",
+        "text",
+        lambda room: {"text": "<tool_call>{" * 80_000, "tools": _tools(1, 10), "tool_call_parser": "qwen25"},
+    ),
+    Largest(
+        "/parse_function_call",
+        "tools",
+        lambda room: {"text": "a", "tools": _tools(128, 10_000), "tool_call_parser": "qwen25"},
+    ),
     Largest("/separate_reasoning", "text", lambda room: {"text": "<think>" * 140_000, "reasoning_parser": "qwen3"}),
-    Largest("/v1/batches", "metadata", lambda room: {"input_file_id": "a", "endpoint": "/v1/completions",
-        "completion_window": "24h", "metadata": {f"k{n}": "v" for n in range(room.num_values // 12)}}),
-    Largest("/v1/files", "an upload of many lines", lambda room: multipart(
-        {"purpose": b"batch"}, b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{}}\n' * 1_000_000),
-        lambda _: {"Content-Type": "multipart/form-data; boundary=x"}),
-    Largest("/v1/files", "an upload of one line", lambda room: multipart({"purpose": b"batch"}, b"a" * 60 * MB),
-        lambda _: {"Content-Type": "multipart/form-data; boundary=x"}),
+    Largest(
+        "/v1/batches",
+        "metadata",
+        lambda room: {
+            "input_file_id": "a",
+            "endpoint": "/v1/completions",
+            "completion_window": "24h",
+            "metadata": {f"k{n}": "v" for n in range(room.num_values // 12)},
+        },
+    ),
+    Largest(
+        "/v1/files",
+        "an upload of many lines",
+        lambda room: multipart(
+            {"purpose": b"batch"}, b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{}}\n' * 1_000_000
+        ),
+        lambda _: {"Content-Type": "multipart/form-data; boundary=x"},
+    ),
+    Largest(
+        "/v1/files",
+        "an upload of one line",
+        lambda room: multipart({"purpose": b"batch"}, b"a" * 60 * MB),
+        lambda _: {"Content-Type": "multipart/form-data; boundary=x"},
+    ),
     Largest("/abort_request", "rid", lambda room: {"rid": _text(room)}),
     Largest("/invocations", "many messages", _chat(lambda room: {"messages": _USER * (room.num_values // 50)})),
-    Largest("/v1/models", "a body of nothing but values", lambda room: [1] * room.num_values),
-)  # fmt: skip
+)

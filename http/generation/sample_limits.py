@@ -38,7 +38,7 @@ def _check_ids(requests: Sequence[GenerationRequest]) -> None:
     size = sum(request.params.n * _num_ids(request) for request in requests)
     if size > MAX_IDS:
         message = (
-            "{param} × the samples come to {size} token ids, over the limit of {limit}: lower {n}, or send fewer prompts"
+            "{param} × the samples are {size} token ids, over the limit of {limit}: lower {n}, or send fewer prompts"
         )
         raise InvalidRequestError.of(message, param="prompt", fields={"n": "n"}, size=size, limit=MAX_IDS)
 

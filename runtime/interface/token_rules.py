@@ -1,4 +1,4 @@
-"""What a request says of single tokens, stop strings and patterns, checked: only requests that say something come here."""
+"""What a request says of single tokens, stop strings and patterns, checked; only requests that say some come here."""
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
