@@ -128,7 +128,10 @@ class Samples:
 
 def loop_seconds(pid: int) -> float:
     """CPU time of the process's first thread, which runs the loop."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:  # it has ended
+        return 0.0
 
 
 def measure(server: RunningServer, largest: Largest, room: Room, args: argparse.Namespace, folder: Path) -> Row:

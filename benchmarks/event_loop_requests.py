@@ -143,7 +143,7 @@ REQUESTS: tuple[Largest, ...] = (
     Largest(_COMPLETIONS, "json_schema: an enum", lambda room: {"prompt": "a", "json_schema": {"enum": _ids(250_000)}}),
     Largest(_COMPLETIONS, "guided_choice", _completion(guided_choice=[f"choice number {n}" for n in range(40_000)])),
     Largest(_COMPLETIONS, "regex", lambda room: {"prompt": "a", "regex": "(ab|cd)" * 140_000}),
-    Largest(_COMPLETIONS, "ebnf", lambda room: {"prompt": "a", "ebnf": 'root ::= "a"\n' * 70_000}),
+    Largest(_COMPLETIONS, "ebnf", lambda _: {"prompt": "a", "ebnf": 'root ::= "a"\n' * 70_000}),
     Largest(
         _COMPLETIONS,
         "structural_tag",
@@ -399,5 +399,4 @@ REQUESTS: tuple[Largest, ...] = (
         lambda _: {"Content-Type": "multipart/form-data; boundary=x"},
     ),
     Largest("/abort_request", "rid", lambda room: {"rid": _text(room)}),
-    Largest("/invocations", "many messages", _chat(lambda room: {"messages": _USER * (room.num_values // 50)})),
 )

@@ -144,13 +144,11 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"):
             if not isinstance(object.__getattribute__(self, name), bool):
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
-        if self.stop != ():
-            object.__setattr__(self, "stop", read_stop_strings(self.stop))
         self._check_logit_bias()
-        if self.stop_token_ids != ():
-            object.__setattr__(self, "stop_token_ids", read_stop_ids(self.stop_token_ids))
-        if self.stop_regex != ():
-            object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
+        readers = (("stop", read_stop_strings), ("stop_token_ids", read_stop_ids), ("stop_regex", read_stop_regex))
+        for name, read in readers:
+            if (given := object.__getattribute__(self, name)) != ():
+                object.__setattr__(self, name, read(given))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", read_allowed_ids(self.allowed_token_ids))
         if self.logprob_token_ids is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +10,19 @@ from typing import Any
 import httpx
 import pytest
 
+from palladio.http.anthropic import routes_messages
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
 from palladio.http.generation.sample_limits import MAX_IDS, check_samples
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
+from palladio.http.responses import response_run
 from palladio.http.routes import routes_completions, routes_scores
 from palladio.http.routes.routes_scores import MAX_SCORES
+from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
+from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front import request_table, token_scores
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
@@ -31,7 +37,7 @@ from palladio.runtime.text import tokenizer as tokenizer_module
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.counted_calls import counted_calls
 from tests.fake_engine import MODEL, FakeEngine
-from tests.http.test_event_loop import thread_of
+from tests.http.test_event_loop import USER, thread_of
 
 LONG = "x" * 10_000
 
@@ -236,6 +242,47 @@ def test_large_answers_are_written_beside_the_loop(
         thread_of(place, name, monkeypatch, lambda body=body: http.post(path, json=body)) for body in (small, large)
     )
     assert one != many
+
+
+@pytest.mark.parametrize(("place", "name"), [(body_module, "_decode"), (CompletionRequest, "parse")])
+def test_large_bodies_are_read_beside_the_loop(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+) -> None:
+    one, many = (
+        thread_of(
+            place,
+            name,
+            monkeypatch,
+            lambda size=size: http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1, "user": "x" * size}),
+        )
+        for size in (1, LARGE_BODY)
+    )
+    assert one != many
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "tool"),
+    [
+        ("/v1/responses", response_run, {"type": "web_search"}),
+        ("/v1/messages", routes_messages, {"name": "f", "input_schema": {}}),
+    ],
+)
+def test_many_tools_are_read_beside_the_loop(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, path: str, place: Any, tool: dict[str, Any]
+) -> None:
+    name = "ResponseChat" if path == "/v1/responses" else "AnthropicChat"
+    threads: list[int] = []
+    original = getattr(place, name)
+
+    def noting(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return original(*args)
+
+    monkeypatch.setattr(place, name, noting)
+    for count in (1, 200):
+        fields: dict[str, Any] = {"input": "a"} if path == "/v1/responses" else {"messages": USER, "max_tokens": 1}
+        http.post(path, json={"model": MODEL, "tools": [tool] * count, **fields})
+    assert len(set(threads)) == 2
 
 
 def test_long_documents_are_cut_beside_the_loop(
