@@ -139,7 +139,6 @@ REQUESTS: tuple[Largest, ...] = (
     ),
     Largest(_COMPLETIONS, "stop_regex", _completion(stop_regex=["(a{1,8}b{1,8})" * 6 + "d" * n for n in range(8)])),
     Largest(_COMPLETIONS, "json_schema: a text", lambda room: {"prompt": "a", "json_schema": json.dumps(_schema(MB))}),
-    Largest(_COMPLETIONS, "json_schema: an object", lambda room: {"prompt": "a", "json_schema": _schema(MB)}),
     Largest(_COMPLETIONS, "json_schema: an enum", lambda room: {"prompt": "a", "json_schema": {"enum": _ids(250_000)}}),
     Largest(_COMPLETIONS, "guided_choice", _completion(guided_choice=[f"choice number {n}" for n in range(40_000)])),
     Largest(_COMPLETIONS, "regex", lambda room: {"prompt": "a", "regex": "(ab|cd)" * 140_000}),
@@ -170,7 +169,6 @@ REQUESTS: tuple[Largest, ...] = (
         ),
     ),
     Largest(_CHAT, "128 large tools", _chat(lambda room: {"tools": _tools(128, 10_000), "tool_choice": "required"})),
-    Largest(_CHAT, "128 large tools, free", _chat(lambda room: {"tools": _tools(128, 10_000)})),
     Largest(_CHAT, "many tools", _chat(lambda room: {"tools": [{"type": "function"}] * (room.num_values // 50)})),
     Largest(
         _CHAT,
