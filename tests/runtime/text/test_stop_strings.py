@@ -120,6 +120,12 @@ def test_the_work_goes_with_the_length(strings: Callable[[int], list[str]], text
     assert feed(2000) < 2.2 * feed(1000) + 50
 
 
+def test_what_did_not_count_is_not_held_back() -> None:
+    """The end of a whole stop string can become another one only as far as that begins with it."""
+    matcher = StopStringMatcher(["stop", "opens"])
+    assert [matcher.feed("a stop", armed=False), matcher.feed("s"), matcher.flush()] == ["a st", "ops", ""]
+
+
 def test_making_goes_with_the_length() -> None:
     def make(size: int) -> int:
         return counted_calls(lambda: StopStrings([letter * size + "!" for letter in "abab"]))
