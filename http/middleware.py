@@ -17,6 +17,7 @@ from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.wire.body import Inflater, JsonMeter, body_refusal, find_inflater
 from palladio.http.wire.errors import ErrorBody, HttpError, NoteError, internal_error, route_path
+from palladio.runtime.interface.native_panics import is_panic
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class RequestMiddleware:
     - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
     - No browser is to take an answer for something else than its content type says (nosniff), and none is a page that
       may load or run anything, but those that bring a policy of their own.
-    - An exception that nothing else caught becomes a 500 with an id, under which the log has the traceback.
+    - An exception that nothing else caught, a panic of a library in Rust included, becomes a 500 with an id, under
+      which the log has the traceback.
     """
 
     def __init__(self, app: ASGIApp, note: NoteError, root_path: str = "") -> None:
@@ -86,7 +88,9 @@ class RequestMiddleware:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             logger.exception("Internal error %s in %s %s", shown, scope["method"], scope["path"])
             self._note(scope, internal_error(shown))
             if not started:

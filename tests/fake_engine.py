@@ -50,7 +50,7 @@ from palladio.runtime.interface.profile_options import ProfileOptions, ProfileRe
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.interface.refused_output import RefusedOutputError
 from palladio.runtime.process.transport import Liveness
-from palladio.runtime.text.detokenizer import StopStringMatcher
+from palladio.runtime.text.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding
 from tests.fake_timeline import fake_timeline

@@ -33,7 +33,7 @@ def messages_router(context: Context) -> APIRouter:
         context.require_ready()
         context.model_name(body.model)
         names = RequestNames.of(request.scope)
-        chat = await run_encoding(lambda: AnthropicChat(body, names), entries_size(body.messages))
+        chat = await run_encoding(lambda: AnthropicChat(body, names), entries_size(body.messages, body.tools))
         names.add(chat.names)
         counted, _ = await translate(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
         return {"input_tokens": len(counted.prompt_ids)} | names.warnings()
@@ -48,7 +48,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
         HttpError: the client went away.
     """
     name = f"msg_{call.request_id}"
-    chat = await run_encoding(lambda: AnthropicChat(body, call.names, name), entries_size(body.messages))
+    chat = await run_encoding(lambda: AnthropicChat(body, call.names, name), entries_size(body.messages, body.tools))
     call.names.add(chat.names)
     run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True, lowers_length=True)
     _warn_of_length(context, call, run.request, body.max_tokens)

@@ -21,7 +21,7 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings, with_warnings
-from palladio.http.generation.whole import collect
+from palladio.http.generation.whole import answer_size, collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.prompts.chat_template import ChatPrompt, ChatTemplate
 from palladio.http.prompts.tools import ToolPlan, tools_size
@@ -331,20 +331,22 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
         chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
         return EventStream(stream, with_warnings(chunks, call.names))
     answer = await run.collect()
-    size = sum(len(output.text) for output in answer.outputs)
-    pairs = list(zip(answer.outputs, answer.messages, strict=True))
-    choices = await run_encoding(lambda: [_choice(*pair, body, run) for pair in pairs], size)
-    fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
-    fields |= call.names.warnings()
-    if body.prompt_logprobs is not None:
-        fields["prompt_logprobs"] = prompt_logprobs(
-            run.tokenizer, answer.outputs[0].prompt_logprobs or [], body.prompt_logprobs
-        )
-    if body.return_token_ids:
-        fields["prompt_token_ids"] = run.request.prompt_ids
-    if body.return_timings:
-        fields["timings"] = answer.usage.timings()
-    return Response(orjson.dumps(fields), media_type="application/json")
+    outputs, prompt_ids = answer.outputs, run.request.prompt_ids
+
+    def write() -> Response:
+        choices = [_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
+        fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
+        fields |= call.names.warnings()
+        if body.prompt_logprobs is not None:
+            scores = outputs[0].prompt_logprobs or []
+            fields["prompt_logprobs"] = prompt_logprobs(run.tokenizer, scores, body.prompt_logprobs)
+        if body.return_token_ids:
+            fields["prompt_token_ids"] = prompt_ids
+        if body.return_timings:
+            fields["timings"] = answer.usage.timings()
+        return Response(orjson.dumps(fields), media_type="application/json")
+
+    return await run_encoding(write, answer_size(outputs, [prompt_ids] if body.return_token_ids else ()))
 
 
 def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from starlette.types import Receive
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
+from palladio.http.generation.sample_limits import check_samples
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient, Sink
-from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
 
@@ -27,9 +27,8 @@ T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)
 Outputs = AsyncGenerator[RequestOutput, None]
 
-MAX_GRAMMAR_BYTES = 16 * 1024 * 1024  # of all samples: each is told its grammar
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
-_AT_A_TIME = 32  # prompts that go to the engine in one go
+_AT_A_TIME = 32  # samples that go to the engine in one go
 
 
 class OutputStream:
@@ -88,7 +87,7 @@ class OutputStream:
 
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
-        _check_grammars(self._requests)
+        check_samples(self._requests)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._context.running.track(self._name, self._requests))
             self._begin_record(stack)
@@ -148,22 +147,6 @@ class OutputStream:
         await self._stack.__aexit__(kind, exc, traceback)
 
 
-def _check_grammars(requests: Sequence[GenerationRequest]) -> None:
-    size = sum(
-        request.params.n * len(request.params.grammar.text)
-        for request in requests
-        if request.params.grammar is not None
-    )
-    if size > MAX_GRAMMAR_BYTES:
-        raise InvalidRequestError.of(
-            "the {param} of all samples together is {size} characters, over the limit of {limit}: lower n, send fewer "
-            "prompts, or a smaller grammar",
-            param="grammar",
-            size=size,
-            limit=MAX_GRAMMAR_BYTES,
-        )
-
-
 def _ignore(_output: RequestOutput) -> None:
     pass
 
@@ -193,11 +176,14 @@ async def _merge(engine: EngineClient, requests: Sequence[GenerationRequest]) ->
 
     tasks: list[asyncio.Task[None]] = []
     try:
+        num_begun = 0
         for request in requests:
             task = asyncio.create_task(pump(request))
             task.add_done_callback(queue.put_nowait)
             tasks.append(task)
-            if len(tasks) % _AT_A_TIME == 0:
+            num_begun += request.params.n
+            if num_begun >= _AT_A_TIME:
+                num_begun = 0
                 await asyncio.sleep(0)  # they begin, then others have their turn
         running = len(tasks)
         while running:

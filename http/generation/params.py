@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import orjson
+
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
@@ -235,7 +237,7 @@ def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, 
         path: of the value in the request.
         options: of white space in JSON.
     """
-    if isinstance(value, str) and len(value) > MAX_TEXT:
+    if (len(value) if isinstance(value, str) else len(orjson.dumps(value))) > MAX_TEXT:  # before it is written slowly
         raise InvalidRequestError.of("{param} is over the limit of {most} characters", param=path, most=MAX_TEXT)
     if kind in ("json_schema", "structural_tag") and isinstance(value, str) and value.strip():
         read = read_json(value, param=path)

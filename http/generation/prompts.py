@@ -9,6 +9,7 @@ from palladio.http.wire.protocol_generate import TokenIds
 from palladio.runtime.interface.errors import InvalidRequestError
 
 MAX_SAMPLES = 4096  # prompts × n in one request; more would hold one connection for very long
+MAX_PAIRED = 1 << 25  # characters of prompts that share a text, as much as the largest body holds
 
 
 def numbered_ids(name: str, count: int) -> list[str]:
@@ -35,6 +36,22 @@ def check_num_samples(num_prompts: int, num_samples: int) -> None:
             "lower n or send fewer prompts",
             param="n",
         )
+
+
+def check_paired_size(size: int, param: str) -> None:
+    """Of texts that stand beside each of several others.
+
+    Args:
+        size: characters or token ids of all prompts together.
+
+    Raises:
+        InvalidRequestError: they are too many.
+    """
+    if size > MAX_PAIRED:
+        message = (
+            "{param} make prompts of {size} characters together, over the limit of {most}: send fewer, or in parts"
+        )
+        raise InvalidRequestError.of(message, param=param, size=size, most=MAX_PAIRED)
 
 
 def split_prompts(prompt: Prompt, param: str) -> list[str] | list[list[int]]:
@@ -85,13 +102,19 @@ async def encode_prompts(
     truncation: Truncation | None = None,
 ) -> list[list[int]]:
     """Tokenizes the texts; token ids pass. Args: truncation: of either, where they are too long."""
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if not texts:
-        given = [prompt for prompt in prompts if isinstance(prompt, list)]
-        return given if truncation is None else [truncation.cut(ids) for ids in given]
+    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     return await run_encoding(
-        lambda: [encoder.encode(text, add_special_tokens, truncation) for text in texts], sum(map(len, texts))
+        lambda: [encode_prompt(encoder, prompt, add_special_tokens, truncation) for prompt in prompts], size
     )
+
+
+def encode_prompt(
+    encoder: TextEncoder, prompt: str | list[int], add_special_tokens: bool, truncation: Truncation | None
+) -> list[int]:
+    """One of `encode_prompts`."""
+    if isinstance(prompt, str):
+        return encoder.encode(prompt, add_special_tokens, truncation)
+    return prompt if truncation is None else truncation.cut(prompt)
 
 
 def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """A request to Ollama's /api/chat or /api/generate as the chat request that it comes to."""
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,7 +125,7 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
 def _messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Calls have no ids in Ollama's form: a result belongs to the first call of its tool that has none yet."""
     read: list[dict[str, Any]] = []
-    unanswered: list[tuple[str, str]] = []  # id and name of calls
+    unanswered = _UnansweredCalls()
     for position, message in enumerate(messages):
         path = f"messages.{position}"
         kept = {name: value for name, value in message.items() if value is not None}
@@ -134,16 +135,41 @@ def _messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             kept["reasoning_content"] = kept.pop("thinking")
         if kept.get("tool_calls"):
             kept["tool_calls"] = calls = _calls(kept["tool_calls"], path)
-            unanswered += [(call["id"], call["function"]["name"]) for call in calls]
+            unanswered.add(calls)
         if kept.get("role") == "tool":
             name = kept.pop("tool_name", kept.get("name"))
-            found = next((call for call in unanswered if name in (None, call[1])), None)
-            if found is not None and "tool_call_id" not in kept:
-                unanswered.remove(found)
-                kept["tool_call_id"] = found[0]
+            if "tool_call_id" not in kept and (found := unanswered.take(name)) is not None:
+                kept["tool_call_id"] = found
             kept |= {} if name is None else {"name": name}
         read.append(kept)
     return read
+
+
+class _UnansweredCalls:
+    """Calls that have no result yet, in their order. Each is looked at twice at most."""
+
+    def __init__(self) -> None:
+        self._all: collections.deque[tuple[int, str, str]] = collections.deque()  # number, id and name
+        self._by_name: dict[str, collections.deque[tuple[int, str, str]]] = {}
+        self._taken: set[int] = set()
+        self._num_calls = 0
+
+    def add(self, calls: list[dict[str, Any]]) -> None:
+        for call in calls:
+            entry = (self._num_calls, call["id"], call["function"]["name"])
+            self._num_calls += 1
+            self._all.append(entry)
+            self._by_name.setdefault(entry[2], collections.deque()).append(entry)
+
+    def take(self, name: object) -> str | None:
+        """The id of the first one of that name (None: of any)."""
+        row = self._all if name is None else self._by_name.get(name) if isinstance(name, str) else None
+        while row:
+            number, call_id, _ = row.popleft()
+            if number not in self._taken:
+                self._taken.add(number)
+                return call_id
+        return None
 
 
 def _calls(calls: object, path: str) -> list[dict[str, Any]]:

@@ -36,7 +36,9 @@ def ollama_router(context: Context) -> APIRouter:
             return _load(context, body)
         model = served_name(context, body.model)
         call = Call.of(request)
-        translated = await run_encoding(lambda: OllamaChat(body, model, call.names), entries_size(body.messages))
+        translated = await run_encoding(
+            lambda: OllamaChat(body, model, call.names), entries_size(body.messages, body.tools)
+        )
         return await _answer(context, call, body, translated)
 
     @router.post("/api/generate", openapi_extra=describe_body(OllamaGenerateRequest), response_model=None)

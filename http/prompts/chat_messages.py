@@ -259,12 +259,13 @@ async def run_encoding(encode: Callable[[], T], num_characters: int) -> T:
     return await asyncio.to_thread(encode) if num_characters > LONG_TEXT else encode()
 
 
-def entries_size(entries: object) -> int:
-    """What messages, items or blocks count for in `run_encoding`, beside their texts."""
+def entries_size(entries: object, tools: Sequence[object] | None = None) -> int:
+    """What messages, items or blocks, and tools count for in `run_encoding`, beside their texts."""
+    size = ENTRY_SIZE * len(tools or ())
     if not isinstance(entries, list):
-        return 0
+        return size
     contents = [entry.get("content") for entry in entries if isinstance(entry, dict)]
-    return ENTRY_SIZE * (len(entries) + sum(len(content) for content in contents if isinstance(content, list)))
+    return size + ENTRY_SIZE * (len(entries) + sum(len(content) for content in contents if isinstance(content, list)))
 
 
 class TextEncoder:

@@ -151,8 +151,8 @@ def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str
         paths[f"tools.{len(tools)}.function"] = path
         tools.append({"type": "function", "function": kept})
     if left_out:
-        logger.info("Ignored tools of a request that are not functions: %s", ", ".join(left_out))
         kinds = ", ".join(dict.fromkeys(left_out))
+        logger.info("Ignored tools of a request that are not functions: %s", kinds)
         message = "not supported: {param} of type {kinds}, which are not functions"
         error = InvalidRequestError.of(message, param="tools", code="unsupported_parameter", kinds=kinds)
         names.warn(error, outcome="left out")

@@ -53,7 +53,7 @@ class ResponseRun:
         conversation = await conversation_of(store, body, name, call.caller, call.names)
         if body.truncation == "auto":
             conversation = await fitted(context, body, conversation)
-        size = entries_size([*conversation.earlier, *conversation.new])
+        size = entries_size([*conversation.earlier, *conversation.new], body.tools)
         chat = await run_encoding(lambda: ResponseChat(body, conversation, call.names, name), size)
         call.names.add(chat.names)
         run = await ChatRun.prepare(context, call, chat.chat)

@@ -39,7 +39,7 @@ async def fitted(context: Context, body: ResponseRequest, conversation: Conversa
 
 async def _fits(context: Context, body: ResponseRequest, conversation: Conversation, most: int) -> bool:
     """Also of a request that is wrong: what is wrong with it is said when it runs. Args: most: tokens of the prompt."""
-    size = entries_size([*conversation.earlier, *conversation.new])
+    size = entries_size([*conversation.earlier, *conversation.new], body.tools)
     try:
         names = RequestNames(_ignore)
         chat = (await run_encoding(lambda: ResponseChat(body, conversation, names), size)).chat

@@ -21,8 +21,8 @@ from palladio.http.generation.params import (
 )
 from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
-from palladio.http.generation.whole import collect
-from palladio.http.prompts.chat_messages import Truncation
+from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -94,7 +94,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     model = context.model_name(body.model)
     read = await read_completion(context, call, body)
     name, requests, params, prompt_ids = read.name, read.requests, read.params, read.prompt_ids
-    echoes = _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
+    echoes = await _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
     stream = OutputStream(context, requests, name=name, origin=origin)
     head = {
         "id": name,
@@ -109,21 +109,36 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
         return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), call.names))
     outputs, usage = await call.wait(collect(stream))
-    answers = []
-    for output in outputs:
-        position = output.index // params.n
-        scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
-        answers.append(_choice(body, output, prompt_ids[position], echoes[position] if echoes else None))
-        if body.prompt_logprobs is not None:
-            answers[-1]["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
-        if body.logprobs is not None:
-            legacy = _legacy(context, body, params, prompt_ids, echoes, position)
-            arrays = legacy.of_output(output.logprobs or [])
-            answers[-1]["logprobs"] = join_arrays(legacy.of_prompt(scores), arrays) if echoes is not None else arrays
-    answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
-    if body.return_timings:
-        answer["timings"] = usage.timings()
-    return Response(orjson.dumps(answer), media_type="application/json")
+
+    def write() -> Response:
+        answers = [_answer(context, body, read, outputs, output, echoes) for output in outputs]
+        answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
+        if body.return_timings:
+            answer["timings"] = usage.timings()
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+    return await run_encoding(write, answer_size(outputs, prompts=prompt_ids if body.return_token_ids else ()))
+
+
+def _answer(
+    context: Context,
+    body: CompletionRequest,
+    read: CompletionInput,
+    outputs: list[RequestOutput],
+    output: RequestOutput,
+    echoes: list[str] | None,
+) -> dict[str, Any]:
+    """A choice with all that is told of it. Args: outputs: of all samples."""
+    params, prompt_ids, position = read.params, read.prompt_ids, output.index // read.params.n
+    scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
+    answer = _choice(body, output, prompt_ids[position], echoes[position] if echoes else None)
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
+    if body.logprobs is not None:
+        legacy = _legacy(context, body, params, prompt_ids, echoes, position)
+        arrays = legacy.of_output(output.logprobs or [])
+        answer["logprobs"] = join_arrays(legacy.of_prompt(scores), arrays) if echoes is not None else arrays
+    return answer
 
 
 def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) -> SamplingParams:
@@ -152,16 +167,18 @@ def _shown(
     return [prompt if len(ids) < truncation.limit else ids for prompt, ids in pairs]
 
 
-def _echoes(context: Context, prompts: Sequence[str | list[int]], params: SamplingParams) -> list[str]:
+async def _echoes(context: Context, prompts: Sequence[str | list[int]], params: SamplingParams) -> list[str]:
     if context.engine.tokenizer is None:
         raise InvalidRequestError("echo needs a tokenizer; the server runs without one", param="echo")
     tokenizer = context.engine.tokenizer
-    return [
-        prompt
-        if isinstance(prompt, str)
-        else tokenizer.decode(prompt, params.skip_special_tokens, params.spaces_between_special_tokens)
-        for prompt in prompts
-    ]
+
+    def echo(prompt: str | list[int]) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        return tokenizer.decode(prompt, params.skip_special_tokens, params.spaces_between_special_tokens)
+
+    size = sum(TOKEN_SIZE * len(prompt) for prompt in prompts if isinstance(prompt, list))
+    return await run_encoding(lambda: [echo(prompt) for prompt in prompts], size)
 
 
 def _legacy(

@@ -19,6 +19,7 @@ from palladio.http.generation.prompts import (
     split_prompts,
 )
 from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
+from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import FieldNames, RequestNames
@@ -71,9 +72,13 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         events = _ResultEvents(results, context.config, is_list=is_list)
         return EventStream(stream, with_warnings(events, call.names))
     await call.wait(stream.feed(lambda output: results.add(output.index, output)))
-    answers = results.to_dicts()
-    answers[0] |= call.names.warnings()
-    return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
+
+    def write() -> Response:
+        answers = results.to_dicts()
+        answers[0] |= call.names.warnings()
+        return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
+
+    return await run_encoding(write, answer_size(results.outputs))
 
 
 async def _read_embeds(context: Context, body: GenerateRequest) -> EmbeddedPrompts | None:

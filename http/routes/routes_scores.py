@@ -10,14 +10,18 @@ from fastapi import Response
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, Endpoint
 from palladio.http.generation.params import request_name
-from palladio.http.generation.prompts import encode_prompts, numbered_ids
+from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
+from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.routes.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
 
 _PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
+MAX_SCORES = MAX_SAMPLES * MAX_LOGPROB_IDS  # labels × items of one request
+SCORE_SIZE = 8  # characters that a score counts for
 _OF_PAIRS = ("use_activation", "activation", "softmax", "instruct")
 
 
@@ -94,23 +98,43 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
     for name in (*_OF_PAIRS, *(name for pair in _PAIR_FIELDS for name in pair if name != "items")):
         if vars(body)[name] is not None:
             raise InvalidRequestError(f"{name} has no effect with label_token_ids", param=name)
+    query, items = _query_and_items(body)
+    _check_num_scores(len(items) * len(labels))
     check_labels(labels, context.engine.info.vocab_size)
-    texts = _joined(body)
     call.names.add(FieldNames(paths={"prompt": "items"}))
-    truncation = context.truncation(body.truncate_prompt_tokens, 1)
+    encoder, truncation = context.encoder, context.truncation(body.truncate_prompt_tokens, 1)
     with_special = body.add_special_tokens is not False
-    prompts = await encode_prompts(context.encoder, texts, add_special_tokens=with_special, truncation=truncation)
+
+    def encode() -> list[list[int]]:
+        """One prompt after the other: a long query beside many items would be more than memory holds."""
+        texts_or_ids = ((item + query if body.item_first else query + item) for item in items)
+        return [encode_prompt(encoder, prompt, with_special, truncation) for prompt in texts_or_ids]
+
+    size = len(items) * len(query) + sum(map(len, items))
+    check_paired_size(size, "items")
+    prompts = await run_encoding(encode, size)
     names = numbered_ids(request_name(body, call.request_id), num_requests(len(prompts), labels))
     options = call.options(body)
     requests = next_token_requests(names, prompts, labels, received=time.time(), options=options)
     outputs = await run_requests(context, call, body, requests)
-    scores = next_token_scores(outputs, len(prompts), labels, apply_softmax=body.apply_softmax is True)
-    content = {"scores": scores, "model": model, "usage": usage_of(outputs), "object": "scoring"}
-    return _json(content | call.names.warnings())
+
+    def write() -> Response:
+        scores = next_token_scores(outputs, len(prompts), labels, apply_softmax=body.apply_softmax is True)
+        content = {"scores": scores, "model": model, "usage": usage_of(outputs), "object": "scoring"}
+        return _json(content | call.names.warnings())
+
+    return await run_encoding(write, SCORE_SIZE * len(prompts) * len(labels))
 
 
-def _joined(body: ScoreRequest) -> list[str] | list[list[int]]:
-    """The prompts, all of them texts or all token ids."""
+def _check_num_scores(count: int) -> None:
+    if count > MAX_SCORES:
+        message = "{param} × {items} ask for {count} scores, over the limit of {most}: send fewer of either"
+        fields = {"items": "items"}
+        raise InvalidRequestError.of(message, param="label_token_ids", fields=fields, count=count, most=MAX_SCORES)
+
+
+def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
+    """Of prompts that are all texts, or all token ids."""
     query, items = body.query, body.items
     for name, value in (("query", query), ("items", items)):
         if value is None or value == []:
@@ -119,15 +143,11 @@ def _joined(body: ScoreRequest) -> list[str] | list[list[int]]:
     assert items is not None
     if len(items) > MAX_PAIRS:
         raise InvalidRequestError(f"items takes at most {MAX_PAIRS} entries, got {len(items)}", param="items")
-    prompts: list[Any] = []
-    for item in items:
-        if isinstance(item, str) != isinstance(query, str):
-            raise InvalidRequestError("query and items must both be texts, or both be token ids", param="items")
-        one, other = (item, query) if body.item_first else (query, item)
-        prompts.append(one + other)  # type: ignore[operator]  # both are of one kind
-    if not all(prompts):
+    if any(isinstance(item, str) != isinstance(query, str) for item in items):
+        raise InvalidRequestError("query and items must both be texts, or both be token ids", param="items")
+    if not query and not all(items):
         raise InvalidRequestError("query and item must not both be empty", param="query")
-    return prompts
+    return query, list(items)
 
 
 async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response:
@@ -142,7 +162,7 @@ async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response
     top_n = body.top_n or len(documents)
     if top_n < 0:
         raise InvalidRequestError(f"top_n must be at least 1 (or 0 for all), got {top_n}", param="top_n")
-    cut = _cut_documents(context, documents, body.max_tokens_per_doc)
+    cut = await _cut_documents(context, documents, body.max_tokens_per_doc)
     scorer = PairScorer(context=context, call=call, body=body, param="documents", instruction=body.instruct)
     found = await scorer.score([(body.query, document) for document in cut])
     best = sorted(range(len(documents)), key=lambda index: -found.scores[index])[:top_n]
@@ -154,17 +174,20 @@ async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response
     return _json({"id": name, "model": model, "usage": found.usage, "results": results, **call.names.warnings()})
 
 
-def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
+async def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
     """Args: limit: most tokens of a document that are looked at; None: all."""
     if limit is None:
         return documents
     if limit < 1:
         raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
-    tokenizer, cut = context.tokenizer, []
-    for document in documents:
-        ids = tokenizer.encode(document, False)
-        cut.append(document if len(ids) <= limit else tokenizer.decode(ids[:limit]))
-    return cut
+    tokenizer, encoder = context.tokenizer, context.encoder
+    truncation = Truncation(limit + 1, keeps_end=False)  # one more tells that there is more
+
+    def cut(document: str) -> str:
+        ids = encoder.encode(document, False, truncation)
+        return document if len(ids) <= limit else tokenizer.decode(ids[:limit])
+
+    return await run_encoding(lambda: [cut(document) for document in documents], sum(map(len, documents)))
 
 
 def _json(content: object) -> Response:

@@ -10,7 +10,7 @@ import numpy as np
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, OutputStream
 from palladio.http.generation.params import request_name
-from palladio.http.generation.prompts import numbered_ids
+from palladio.http.generation.prompts import check_paired_size, numbered_ids
 from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
@@ -119,10 +119,16 @@ class PairScorer:
 
     async def _encode(self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int) -> list[list[int]]:
         """Args: reserved: tokens that are to be generated."""
-        prompts = [pair_prompt(form, query, document, self.instruction) for query, document in pairs]
         truncation = self._truncation(reserved)
-        size = sum(prompt.num_characters for prompt in prompts)
-        return await run_encoding(lambda: [self._encode_one(prompt, truncation) for prompt in prompts], size)
+
+        def encode() -> list[list[int]]:
+            """One prompt after the other: a long query beside many documents would be more than memory holds."""
+            prompts = (pair_prompt(form, query, document, self.instruction) for query, document in pairs)
+            return [self._encode_one(prompt, truncation) for prompt in prompts]
+
+        size = sum(len(query) + len(document) for query, document in pairs)
+        check_paired_size(size, self.param)
+        return await run_encoding(encode, size)
 
     def _encode_one(self, prompt: PairPrompt, truncation: Truncation | None) -> list[int]:
         """A body that is cut loses its end, so that head and tail stay."""

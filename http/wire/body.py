@@ -181,6 +181,7 @@ def body_refusal(limit: int) -> HttpError:
 
 
 MAX_DEPTH = 128
+LARGE_BODY = 1 << 20  # bytes: what is larger is read beside the event loop
 
 _CONTAINERS = frozenset((dict, list))
 
@@ -267,7 +268,10 @@ class JsonBody(Generic[M]):
 
     async def __call__(self, request: Request) -> M:
         body = await read_body(request, is_optional=self._is_optional, of_any_type=self._of_any_type)
-        return self._model.parse(body, warned_names(request, self._note))
+        names = warned_names(request, self._note)
+        if len(await request.body()) <= LARGE_BODY:
+            return self._model.parse(body, names)
+        return await asyncio.to_thread(self._model.parse, body, names)
 
 
 def warned_names(request: Request, note: NoteWarning | None) -> RequestNames:
@@ -297,7 +301,9 @@ async def read_body(request: Request, *, is_optional: bool = False, of_any_type:
     except ClientDisconnect:
         raise RequestAbortedError("the client went away before its request was read") from None
     raw = raw.removeprefix(codecs.BOM_UTF8)  # some clients' encoders write one
-    return {} if is_optional and not raw else _decode(raw)
+    if len(raw) <= LARGE_BODY:
+        return {} if is_optional and not raw else _decode(raw)
+    return await asyncio.to_thread(_decode, raw)
 
 
 def describe_body(model: type[WireModel]) -> dict[str, Any]:

@@ -107,6 +107,11 @@ class RequestNames:
         """Args: note: see the class."""
         self._note = note
 
+    def has_warned(self, path: str) -> bool:
+        """Whether the answer tells of this field already."""
+        param = self.param(path) if self._warnings else ""
+        return any(warning["param"] == param for warning in self._warnings)
+
     def warn(self, error: InvalidRequestError, outcome: str = "ignored") -> None:
         """Lets a field pass that has no effect, or not all of it, and says so in the answer.
 

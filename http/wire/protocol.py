@@ -12,13 +12,17 @@ from pydantic_core import CoreSchema, core_schema
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_STOP_STRINGS
+from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.token_rules import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_STOP_PATTERNS,
+    MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+
+_reading = PanicGuard("what reads requests")
 
 
 def screen(
@@ -44,6 +48,8 @@ def screen(
             kept[name] = value
         elif name in SAME_AS and value == data.get(SAME_AS[name]):
             continue
+        elif names is not None and names.has_warned(f"{where}{name[:200]}"):
+            continue  # in another entry of a list: looking for what was meant takes a while
         elif (refusal := judge(name, value, known, elsewhere, where)) is not None:
             if refusal.is_final or names is None:
                 raise refusal.error
@@ -173,7 +179,8 @@ class WireModel(pydantic.BaseModel):
             raise InvalidRequestError("the request body must be a JSON object")
         kept = _screened(cls, data, "", names)
         try:
-            return cls.model_validate(kept)
+            with _reading:
+                return cls.model_validate(kept)
         except pydantic.ValidationError as exc:
             raise _readable(exc, kept) from None
 

@@ -177,7 +177,7 @@ class AsyncEngine:
                     raise not_ready(self)
             stream = self._streams.open(name, samples, self.tokenizer)
             try:
-                self._add(samples)
+                await self._add(samples)
                 while not stream.is_over:
                     for output in await stream.take():
                         yield output
@@ -329,7 +329,7 @@ class AsyncEngine:
             "The engine is ready again after %.1f s; resending %d samples",
             *(time.monotonic() - begun, len(requests)),
         )
-        self._add([dataclasses.replace(request, resent=True) for request in requests])
+        await self._add([dataclasses.replace(request, resent=True) for request in requests])
 
     async def _expire_waiting(self) -> None:
         while True:
@@ -363,10 +363,9 @@ class AsyncEngine:
         assert self._front is not None, "it has been ready"
         return self._front
 
-    def _add(self, requests: list[GenerationRequest]) -> None:
-        if self._phase == "ready":  # otherwise the next engine is told of them
-            for request in requests:
-                self._transport.send(request)
+    async def _add(self, requests: list[GenerationRequest]) -> None:
+        """Of an engine that is not ready, the next one is told of them."""
+        await self._streams.send(requests, self._transport.send, lambda: self._phase == "ready")
 
     def _abort(self, engine_ids: list[str]) -> None:
         if engine_ids and self._phase == "ready":

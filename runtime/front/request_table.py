@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from palladio.runtime.front.crash_dump import CrashRecorder
 from palladio.runtime.front.engine_protocol import Sink
@@ -26,6 +26,8 @@ MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; eac
 FEW = 16  # outputs that are not merged: a step of four requests may give each four tokens
 MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
 MAX_TAKEN = 4096  # tokens that a reader gets in one go (see output_cost): writing more would stop other streams
+MAX_SENT, SAMPLE_SIZE = 1 << 18, 1 << 10  # token ids that the engine is told in one go: it takes some milliseconds; and
+# what a sample's other parameters count as
 MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
 
 logger = logging.getLogger(__name__)
@@ -150,6 +152,23 @@ class RequestTable:
         if self._recorder is not None:
             self._recorder.begin(samples)
         return stream
+
+    async def send(
+        self,
+        samples: Sequence[GenerationRequest],
+        send: Callable[[GenerationRequest], None],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Tells an engine of samples, as long as it is ready, and of those only that have not ended. Others have their
+        turn in between: each message holds the whole prompt."""
+        size = 0
+        for sample in samples:
+            if is_ready() and sample.request_id in self._samples:
+                send(sample)
+            size += SAMPLE_SIZE + len(sample.prompt_ids) + len(sample.params.allowed_token_ids or ())
+            if size >= MAX_SENT:
+                size = 0
+                await asyncio.sleep(0)
 
     def divert(self, request_id: str, sink: Sink) -> None:
         """See EngineClient.divert; of a request that has ended, nothing is left to divert."""

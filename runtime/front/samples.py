@@ -15,8 +15,9 @@ from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
 from palladio.runtime.interface.timeline import Timeline
 from palladio.runtime.interface.token_rules import MAX_STOP_TOKEN_IDS
-from palladio.runtime.text.detokenizer import IncrementalDetokenizer, StopStringMatcher
+from palladio.runtime.text.detokenizer import IncrementalDetokenizer
 from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
+from palladio.runtime.text.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _INT = {int}  # and not bool
@@ -56,7 +57,8 @@ class LengthLimit:
             wanted, makes_way = max(request.default_length, params.min_tokens), True
         if wanted is not None and makes_way and room > 0:
             wanted = min(wanted, room)
-        return params if wanted == params.max_tokens else dataclasses.replace(params, max_tokens=wanted)
+        is_right = wanted is None or params.min_tokens <= wanted
+        return params.with_checked(max_tokens=wanted) if is_right else dataclasses.replace(params, max_tokens=wanted)
 
 
 class RequestIntake:
@@ -137,8 +139,7 @@ class RequestIntake:
         samples = []
         for index in range(params.n):
             place = "" if params.n == 1 else f"-{index}"
-            sample = dataclasses.replace(
-                params,
+            sample = params.with_checked(
                 max_tokens=max_tokens,
                 seed=self._seed(params.seed, index),
                 n=1,

@@ -122,8 +122,9 @@ def expand_requests(
         if media and shown[i].wants_prompt:
             message = "{param} must be -1 with input_embeds: there are no tokens whose log-probabilities could be told"
             raise InvalidRequestError.of(message, param="logprob_start_len")
-        params, default_length = _sampling_params(samplings[i], defaults)
-        params = shown[i].apply(params)
+        if i == 0 or samplings[i] is not samplings[i - 1] or shown[i] != shown[i - 1]:  # else they are the same
+            params, default_length = _sampling_params(samplings[i], defaults)
+            params = shown[i].apply(params)
         requests.append(
             GenerationRequest(
                 *(rids[i], prompt_ids, params),
@@ -189,6 +190,11 @@ class Results:
         self._outputs: list[RequestOutput | None] = [None] * len(self._asked)
         self._prompt_logprobs: dict[int, list[TokenLogprob]] = {}  # by the index of the prompt's first sample
         self._num_taken_logprobs = [0] * len(self._asked)
+
+    @property
+    def outputs(self) -> list[RequestOutput]:
+        """Of each sample that has any, what has come."""
+        return [output for output in self._outputs if output is not None]
 
     def add(self, index: int, output: RequestOutput) -> None:
         """Takes the next output of a sample. Args: index: the sample's, among all."""

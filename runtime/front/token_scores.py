@@ -60,8 +60,8 @@ def next_token_scores(
         apply_softmax: scores of a prompt add up to 1; else they are the tokens' probabilities.
     """
     each = len(outputs) // num_prompts
-    rows = [outputs[begin : begin + each] for begin in range(0, len(outputs), each)]
-    return [_scores([_logprobs(row)[label] for label in labels], apply_softmax) for row in rows]
+    rows = [_logprobs(outputs[begin : begin + each]) for begin in range(0, len(outputs), each)]
+    return [_scores([row[label] for label in labels], apply_softmax) for row in rows]
 
 
 def _params(asked: tuple[int, ...]) -> SamplingParams:
@@ -77,4 +77,5 @@ def _scores(logprobs: Sequence[float], apply_softmax: bool) -> list[float]:
         return [math.exp(logprob) for logprob in logprobs]
     most = max(logprobs)
     weights = [math.exp(logprob - most) for logprob in logprobs]
-    return [weight / sum(weights) for weight in weights]
+    whole = sum(weights)
+    return [weight / whole for weight in weights]

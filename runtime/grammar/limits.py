@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from palladio.runtime.grammar.schema_multiples import check_multiples
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.json_schemas import all_schemas
+from palladio.runtime.text.least_sizes import LeastSizes
 from palladio.runtime.text.schema_emulation import LOWEST_INTEGER, has_low_constant
 
 _COUNT = re.compile(r"\{(\d+)")
@@ -43,6 +44,7 @@ def forced_length(pattern: str) -> int:
     return sum(sum(parts) for parts in groups)
 
 
+MAX_LEAST_CHARACTERS = 1 << 18  # that the counts of a schema ask for
 MAX_OPTIONAL = 1000  # properties of one object
 
 
@@ -60,6 +62,7 @@ def check_schema_limits(schema: object, where: str, param: str, inside: str = ""
         _check_constants(schema)
         check_multiples(schema)
         _check_optional(schema)
+        _check_sizes(schema)
     except ValueError as error:
         raise InvalidRequestError.of(where + "{inside} at {error}", param=param, inside=inside, error=error) from None
 
@@ -84,3 +87,15 @@ def _check_optional(schema: object) -> None:
                     f"{path}: the object has {num_optional} optional properties, over the limit of {MAX_OPTIONAL}: "
                     "require some of them, or put them into objects of their own"
                 )
+
+
+def _check_sizes(schema: object) -> None:
+    """No output could ever be as long as such counts ask for."""
+    sizes = LeastSizes(schema, forced_length)
+    large = [(path, size) for path, part in all_schemas(schema) if (size := sizes.of(part)) > MAX_LEAST_CHARACTERS]
+    if large:
+        path, size = max(large, key=lambda found: found[0].count("/"))
+        raise ValueError(
+            f"{path}: its counts ask for a text of at least about {size} characters, over the limit of "
+            f"{MAX_LEAST_CHARACTERS}: lower minLength, minItems, minProperties or those of a pattern"
+        )

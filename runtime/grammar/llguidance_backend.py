@@ -23,7 +23,7 @@ from palladio.runtime.grammar.limits import check_schema_limits, forced_length
 from palladio.runtime.grammar.structural_tags import structural_tag_lark
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.text.json_schemas import least_items, locate_error
+from palladio.runtime.text.json_schemas import locate_error
 from palladio.runtime.text.pattern_classes import with_written_classes
 from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 
@@ -203,8 +203,6 @@ class LlguidanceBackend:
             schema = {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
             raise ValueError("a JSON schema must be an object")
-        if least_items(schema) > MAX_FORCED_CHARACTERS:
-            raise ValueError(f"minItems asks for more than {MAX_FORCED_CHARACTERS} items")
         schema = self._rewrite(schema)
         return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=self._json_format.options())  # type: ignore[arg-type]
 

@@ -1,5 +1,6 @@
 """A request to generate, in the one form that it has from the route to the scheduler."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -11,12 +12,17 @@ from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.interface.token_rules import read_allowed_ids, read_logprob_ids, read_stop_ids, read_stop_regex
+from palladio.runtime.interface.token_rules import (
+    read_allowed_ids,
+    read_logprob_ids,
+    read_stop_ids,
+    read_stop_regex,
+    read_stop_strings,
+)
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
 MAX_LOGIT_BIAS = 512  # entries of the sparse bias row that each running request owns on the device
-MAX_STOP_STRINGS = 64
 MAX_N = 128
 
 ALIASES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
@@ -138,26 +144,15 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"):
             if not isinstance(object.__getattribute__(self, name), bool):
                 raise InvalidRequestError.of("{param} must be true or false", param=name)
-        self._check_stop()
         self._check_logit_bias()
-        if self.stop_token_ids != ():
-            object.__setattr__(self, "stop_token_ids", read_stop_ids(self.stop_token_ids))
-        if self.stop_regex != ():
-            object.__setattr__(self, "stop_regex", read_stop_regex(self.stop_regex))
+        readers = (("stop", read_stop_strings), ("stop_token_ids", read_stop_ids), ("stop_regex", read_stop_regex))
+        for name, read in readers:
+            if (given := object.__getattribute__(self, name)) != ():
+                object.__setattr__(self, name, read(given))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", read_allowed_ids(self.allowed_token_ids))
         if self.logprob_token_ids is not None:
             object.__setattr__(self, "logprob_token_ids", read_logprob_ids(self.logprob_token_ids))
-
-    def _check_stop(self) -> None:
-        given: object = self.stop
-        stop = [given] if isinstance(given, str) else given
-        if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
-            raise InvalidRequestError.of("{param} must be a non-empty string or a list of them", param="stop")
-        if len(stop) > MAX_STOP_STRINGS:
-            message = "{param} takes at most {most} strings, got {count}"
-            raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_STRINGS, count=len(stop))
-        object.__setattr__(self, "stop", tuple(stop))
 
     def _check_logit_bias(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
@@ -176,6 +171,14 @@ class SamplingParams:
                 raise InvalidRequestError(message, param="logit_bias")
             bias[token_id] = float(value)
         object.__setattr__(self, "logit_bias", bias)
+
+    def with_checked(self, **fields: Any) -> Self:
+        """The same with other values of fields, which are right. Nothing is looked at again: its lists may be long, and
+        a request may have thousands of samples."""
+        other = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
 
     @property
     def is_greedy(self) -> bool:

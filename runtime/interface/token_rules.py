@@ -1,13 +1,35 @@
-"""What a request says of single tokens and of patterns, checked: only requests that say something come here."""
+"""What a request says of single tokens, stop strings and patterns, checked; only requests that say some come here."""
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH, MAX_STOP_CHARACTERS = 4096, 16_384  # of one stop string, and of all: their search is made beforehand
 STOP_REGEX = "stop_regex"
 MAX_STOP_PATTERNS = 8
 MAX_PATTERN = 256  # characters
 MAX_LOGPROB_IDS = 128  # columns that the programs compute for each row
 MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
+
+
+def read_stop_strings(value: object) -> tuple[str, ...]:
+    """
+    Raises:
+        InvalidRequestError: they are none, too many or too long.
+    """
+    stop = [value] if isinstance(value, str) else value
+    if not isinstance(stop, list | tuple) or not all(isinstance(string, str) and string for string in stop):
+        raise InvalidRequestError.of("{param} must be a non-empty string or a list of them", param="stop")
+    if len(stop) > MAX_STOP_STRINGS:
+        message = "{param} takes at most {most} strings, got {count}"
+        raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_STRINGS, count=len(stop))
+    if (longest := max(map(len, stop), default=0)) > MAX_STOP_LENGTH:
+        message = "{param} takes strings of at most {most} characters, got one of {longest}"
+        raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_LENGTH, longest=longest)
+    if (size := sum(map(len, stop))) > MAX_STOP_CHARACTERS:
+        message = "{param} takes strings of at most {most} characters together, got {size}"
+        raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_CHARACTERS, size=size)
+    return tuple(stop)
 
 
 def read_stop_ids(value: object) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Token ids to text, one token at a time: never half a code point, never part of a stop string."""
+"""Token ids to text, one token at a time, never half a code point; and the marks that readers of such text look for."""
 
 import codecs
 import functools
@@ -131,59 +131,3 @@ class WindowDetokenizer:
         self._read = len(self._window)
         self._shown = self._decode(self._window)
         return new
-
-
-class StopStringMatcher:
-    """Finds the first stop string in a stream of text and holds back what may become part of one.
-
-    The match that is complete first wins; of several complete at the same character, the longest. That is
-    independent of how the text is cut into pieces.
-
-    Attributes:
-        matched: the stop string that was found; nothing may be fed after that.
-
-    Args:
-        stop: the stop strings.
-        keep_match: show the matched string too (`no_stop_trim`).
-    """
-
-    def __init__(self, stop: Sequence[str], *, keep_match: bool = False) -> None:
-        self.matched: str | None = None
-        self._stop = tuple(stop)
-        self._keep_match = keep_match
-        self._marks = Marks(stop) if stop else Marks.of()
-        self._held = ""
-
-    def feed(self, text: str, *, armed: bool = True) -> str:
-        """Takes new text, returns the text that is safe to show.
-
-        Args:
-            text: what follows the text fed so far.
-            armed: False: a match that ends in this piece does not count (`min_tokens` is not reached).
-        """
-        if not self._stop:
-            return text
-        held_length = len(self._held)
-        buffer = self._held + text
-        if armed and text:
-            found = self._search(buffer, held_length)
-            if found is not None:
-                start, self.matched = found
-                self._held = ""
-                return buffer[: start + len(self.matched)] if self._keep_match else buffer[:start]
-        cut = self._marks.hold_from(buffer, 0)
-        self._held = buffer[cut:]
-        return buffer[:cut]
-
-    def flush(self) -> str:
-        """What is held back, at the end of the stream."""
-        held, self._held = self._held, ""
-        return held
-
-    def _search(self, buffer: str, held_length: int) -> tuple[int, str] | None:
-        best: tuple[int, int, str] | None = None  # (end, start, string)
-        for string in self._stop:
-            start = buffer.find(string, max(0, held_length - len(string) + 1))  # it must end in the new text
-            if start >= 0 and (best is None or (start + len(string), start) < best[:2]):
-                best = (start + len(string), start, string)
-        return None if best is None else (best[1], best[2])

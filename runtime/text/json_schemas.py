@@ -32,15 +32,6 @@ def without_annotations(schema: Any) -> Any:
     return tidy
 
 
-def least_items(schema: object) -> int:
-    """How many items of nested arrays a value must have at least, as far as it is said without references."""
-    if not isinstance(schema, Mapping):
-        return 1
-    count = schema.get("minItems")
-    inner = max((least_items(part) for _, part in schema_parts(schema)), default=1)
-    return inner * max(1, count) if isinstance(count, int) else inner
-
-
 def locate_error(schema: object, error: str, refusal: Callable[[object], str | None]) -> str:
     """A JSON pointer to the innermost part of the schema that by itself causes the error.
 

@@ -40,10 +40,6 @@ class PairPrompt:
         head, tail = (tokenizer.encode(text, False) if text else [] for text in (self.head, self.tail))
         return head + tokenizer.encode(self.body, not self.head) + tail
 
-    @property
-    def num_characters(self) -> int:
-        return len(self.query) + len(self.head) + len(self.body) + len(self.tail)
-
 
 def pair_prompt(form: PairFormat, query: str, document: str, instruction: str | None = None) -> PairPrompt:
     """The prompt of a pair. A query that brings a judge's prompt itself is joined with its document, as clients of vLLM

@@ -3,26 +3,27 @@
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from jinja2 import TemplateError
 
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.text.bpe_tokenizers import BYTE_OF_CHARACTER
 from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
 from palladio.runtime.text.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.stored_tokenizers import read_stored_tokenizer
 from palladio.runtime.text.template_meter import RenderLimitExceededError
+from palladio.runtime.text.token_kinds import SPACE_MARK, TokenKind, has_strip, token_kind
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
-_SPACE_MARK = "▁"
-_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|return|>", "<|call|>")
-_HARMONY_ENDS = _HARMONY[-2:]
+_HARMONY_ENDS = ("<|return|>", "<|call|>")
+_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", *_HARMONY_ENDS)
 _RESERVED_TEMPLATE_KWARGS = frozenset(  # arguments of transformers' apply_chat_template: not the template's business
     (
         *("conversation", "documents", "chat_template", "tokenize", "sanitize_control_tokens", "padding"),
@@ -45,7 +46,7 @@ _TOKENIZER_FILES = (
     "tokenizer_config.json",
 )
 
-TokenKind = Literal["byte_level", "byte_fallback", "other"]
+_guarded = PanicGuard("the model's tokenizer")
 
 
 class Tokenizer:
@@ -64,10 +65,11 @@ class Tokenizer:
             self._fast.no_truncation()
             self._fast.no_padding()
         decoder = json.loads(self._fast.to_str())["decoder"] if self._fast is not None else None
-        self._kind: TokenKind = _token_kind(decoder)
-        self._strips_first_space = self._kind == "byte_fallback" and _has_strip(decoder)
+        self._kind: TokenKind = token_kind(decoder)
+        self._strips_first_space = self._kind == "byte_fallback" and has_strip(decoder)
         added = hf_tokenizer.added_tokens_decoder
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
+        self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
         self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
         self._byte_cache: dict[int, bytes] = {}
         self.vocab_size: int = len(hf_tokenizer)
@@ -139,11 +141,12 @@ class Tokenizer:
 
     def special_id(self, text: str) -> int | None:
         """The id of the special token that is written exactly like this, if there is one."""
-        return next((token_id for token_id in self._special if self._added.get(token_id) == text), None)
+        token_id = self._added_ids.get(text)
+        return token_id if token_id in self._special else None
 
     def added_id(self, text: str) -> int | None:
         """The id of the added token, special or not, that is written exactly like this, if there is one."""
-        return next((token_id for token_id, content in self._added.items() if content == text), None)
+        return self._added_ids.get(text)
 
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
@@ -156,6 +159,7 @@ class Tokenizer:
         text: str = self._fast.to_str()
         return text
 
+    @_guarded
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; a text that starts with the BOS token (a rendered chat template) gets no second one.
 
@@ -168,9 +172,8 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"the text is not valid Unicode: lone surrogate at character {error.start}", param="prompt"
             ) from None
-        ids: list[int]
         if self._fast is not None and len(text) > MANY:
-            ids = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            ids: list[int] = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         elif self._fast is not None:
             ids = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
         else:
@@ -180,6 +183,7 @@ class Tokenizer:
             return ids[1:]
         return ids
 
+    @_guarded
     def spans(self, text: str, add_special_tokens: bool = True) -> list[tuple[int, int]] | None:
         """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer does not tell."""
         if self._fast is None:
@@ -187,6 +191,7 @@ class Tokenizer:
         found: list[tuple[int, int]] = self._fast.encode(text, add_special_tokens=add_special_tokens).offsets
         return found[len(found) - len(self.encode(text, add_special_tokens)) :]
 
+    @_guarded
     def encode_pair(
         self, first: str, second: str, add_special_tokens: bool = True, limit: int | None = None
     ) -> list[int]:
@@ -210,6 +215,7 @@ class Tokenizer:
             encoding.truncate(len(part))
         return list(self._fast.post_process(*whole, add_special_tokens).ids)
 
+    @_guarded
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
@@ -336,7 +342,7 @@ class Tokenizer:
         if self._kind == "byte_fallback":
             if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
                 return bytes((int(token[3:5], 16),))
-            return bytes(token.replace(_SPACE_MARK, " ").encode())
+            return bytes(token.replace(SPACE_MARK, " ").encode())
         return self.decode([token_id], skip_special_tokens=False).encode()
 
     def _token_id(self, name: str) -> int | None:
@@ -362,31 +368,6 @@ def _why_unusable(path: Path, error: Exception) -> str:
     if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
         return "it holds no tokenizer files"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _token_kind(decoder: Mapping[str, Any] | None) -> TokenKind:
-    parts = _decoder_parts(decoder)
-    kinds = [part["type"] for part in parts]
-    if kinds == ["ByteLevel"]:
-        return "byte_level"
-    replaces = [part for part in parts if part["type"] == "Replace"]
-    spaces_only = all(p["pattern"] == {"String": _SPACE_MARK} and p["content"] == " " for p in replaces)
-    strips = [part for part in parts if part["type"] == "Strip"]
-    strips_one = all((p["content"], p["start"], p["stop"]) == (" ", 1, 0) for p in strips)
-    known = set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"}
-    if known and "ByteFallback" in kinds and len(replaces) == 1 and spaces_only and strips_one:
-        return "byte_fallback"
-    return "other"
-
-
-def _decoder_parts(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    if decoder is None:
-        return []
-    return list(decoder["decoders"]) if decoder["type"] == "Sequence" else [decoder]
-
-
-def _has_strip(decoder: Mapping[str, Any] | None) -> bool:
-    return any(part["type"] == "Strip" for part in _decoder_parts(decoder))
 
 
 _byte_of: Callable[[str], int] = BYTE_OF_CHARACTER.__getitem__

@@ -21,7 +21,8 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
-from palladio.http.generation.prompts import MAX_SAMPLES
+from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
+from palladio.http.generation.sample_limits import MAX_IDS
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,
@@ -39,6 +40,7 @@ from palladio.http.responses.protocol_responses import InputTokensRequest, Respo
 from palladio.http.responses.response_chat import LEFT_OUT
 from palladio.http.routes.routes_admin import AbortRequest
 from palladio.http.routes.routes_generate import SAMPLING_NAMES
+from palladio.http.routes.routes_scores import MAX_SCORES
 from palladio.http.routes.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.http.security.connection import MAX_HEAD
 from palladio.http.settings.http_config import HttpConfig
@@ -63,7 +65,7 @@ from palladio.http.wire.protocol_model_control import (
 from palladio.http.wire.protocol_scores import ClassFields, ClassifyRequest, RerankRequest, ScoreRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
-from palladio.runtime.grammar.limits import MAX_OPTIONAL
+from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import generation_request, token_rules
@@ -204,12 +206,13 @@ def test_limits() -> None:
     numbers = [int(number) for _, limit in rows("limits") for number in re.findall(r"\d+", limit)]
     assert numbers == [
         MAX_SAMPLES,
+        *(MAX_IDS, MAX_PAIRED, MAX_SCORES),
         generation_request.MAX_N,
         generation_request.MAX_LOGPROBS,
         generation_request.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
         MAX_LOGPROB_IDS,
-        generation_request.MAX_STOP_STRINGS,
+        *(token_rules.MAX_STOP_STRINGS, token_rules.MAX_STOP_LENGTH, token_rules.MAX_STOP_CHARACTERS),
         *(MAX_STOP_PATTERNS, MAX_PATTERN),
         token_rules.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
@@ -218,6 +221,7 @@ def test_limits() -> None:
         MAX_GRAMMAR_BYTES,
         int(MAX_CPU_SECONDS),
         MAX_COMPILED_BYTES,
+        MAX_LEAST_CHARACTERS,
         MAX_OPTIONAL,
         MAX_MULTIPLE,
         GrammarConfig().grammar_cache_bytes,

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.grammar.limits import MAX_OPTIONAL, check_schema_limits
+from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL, check_schema_limits
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE, MAX_MULTIPLES
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.text.least_sizes import LeastSizes
 
 
 def properties(count: int) -> dict[str, Any]:
@@ -76,3 +77,63 @@ def test_too_much(schema: dict[str, Any], message: str) -> None:
 )
 def test_what_may_be_asked_for(schema: Any) -> None:
     check_schema_limits(json.loads(json.dumps(schema)), "the schema", "grammar")
+
+
+LONG = {"type": "string", "minLength": 1000}
+SHARED = {"$defs": {"a": {"type": "array", "minItems": 300, "items": {"$ref": "#/$defs/b"}}, "b": LONG}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "string", "minLength": 10**9}, "#"),
+        ({"minLength": 10**9, "maxLength": 10**10}, "#"),
+        ({"type": ["string", "array"], "minLength": 10**9, "minItems": 10**6}, "#"),
+        ({"type": "array", "minItems": 10**6}, "#"),
+        ({"type": "object", "minProperties": 10**6}, "#"),
+        ({"type": "object", "minProperties": 300, "additionalProperties": LONG}, "#"),
+        ({"type": "object", "minProperties": 1, "propertyNames": {"minLength": 10**9}}, "#"),
+        ({"type": "array", "minItems": 300, "items": LONG}, "#"),
+        ({"type": "array", "minItems": 300, "prefixItems": [LONG] * 290, "items": LONG}, "#"),
+        ({"type": "array", "minItems": 3000, "items": {"type": "string", "pattern": "^a{100}$"}}, "#"),
+        ({"anyOf": [{"type": "string", "minLength": 10**9}, {"type": "array", "minItems": 10**6}]}, "#/anyOf/1"),
+        ({"properties": {"a": {"items": {"type": "string", "minLength": 10**9}}}}, "#/properties/a/items"),
+        (SHARED | {"$ref": "#/$defs/a"}, r"#/\$defs/a"),
+        (SHARED | {"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/a"}}}, "#/"),
+    ],
+)
+def test_no_schema_asks_for_an_endless_text(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"at {place}.*: its counts ask for a text of at least about"):
+        check_schema_limits(schema, "the {param} (json_schema)", "grammar")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": MAX_LEAST_CHARACTERS, "maxLength": 10**9},
+        {"type": ["string", "null"], "minLength": 10**9},
+        {"anyOf": [{"type": "null"}, {"type": "array", "minItems": 30_000}]},
+        {"type": "array", "minItems": 20, "items": {"type": "string", "minLength": 2000}},
+        {"type": "array", "minItems": 300, "items": {"type": "object", "properties": {"a": LONG}}},
+        {"type": "array", "minItems": 1, "maxItems": 10**9, "items": {"$ref": "#"}},
+    ],
+)
+def test_what_an_output_can_hold_passes(schema: dict[str, Any]) -> None:
+    check_schema_limits(schema, "the {param} (json_schema)", "grammar")
+
+
+def test_each_part_of_a_schema_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often others refer to it: else the time would double with each level."""
+    measured: list[int] = []
+    measure = LeastSizes._of
+
+    def counting(sizes: LeastSizes, part: Any) -> int:
+        measured.append(id(part))
+        return measure(sizes, part)
+
+    monkeypatch.setattr(LeastSizes, "_of", counting)
+    for depth in (10, 20):
+        measured.clear()
+        both = [{"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(depth)]
+        check_schema_limits({"$defs": {f"a{n}": part for n, part in enumerate(both)}}, "{param}", "grammar")
+        assert len(measured) <= 3 * depth + 1

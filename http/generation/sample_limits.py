@@ -1,0 +1,47 @@
+"""What all samples of a request may come to together: each is told its prompt and its grammar."""
+
+from collections.abc import Sequence
+
+from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.generation_request import GenerationRequest
+
+MAX_GRAMMAR_BYTES = 16 * 1024 * 1024
+MAX_IDS = 1 << 25  # of prompts and of allowed_token_ids
+
+
+def check_samples(requests: Sequence[GenerationRequest]) -> None:
+    """
+    Raises:
+        InvalidRequestError: they are told too much.
+    """
+    _check_grammars(requests)
+    _check_ids(requests)
+
+
+def _check_grammars(requests: Sequence[GenerationRequest]) -> None:
+    size = sum(
+        request.params.n * len(request.params.grammar.text)
+        for request in requests
+        if request.params.grammar is not None
+    )
+    if size > MAX_GRAMMAR_BYTES:
+        raise InvalidRequestError.of(
+            "the {param} of all samples together is {size} characters, over the limit of {limit}: lower n, send fewer "
+            "prompts, or a smaller grammar",
+            param="grammar",
+            size=size,
+            limit=MAX_GRAMMAR_BYTES,
+        )
+
+
+def _check_ids(requests: Sequence[GenerationRequest]) -> None:
+    size = sum(request.params.n * _num_ids(request) for request in requests)
+    if size > MAX_IDS:
+        message = (
+            "{param} × the samples are {size} token ids, over the limit of {limit}: lower {n}, or send fewer prompts"
+        )
+        raise InvalidRequestError.of(message, param="prompt", fields={"n": "n"}, size=size, limit=MAX_IDS)
+
+
+def _num_ids(request: GenerationRequest) -> int:
+    return len(request.prompt_ids) + len(request.params.allowed_token_ids or ())

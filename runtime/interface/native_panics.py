@@ -1,0 +1,34 @@
+"""Panics of libraries that are written in Rust: pyo3 raises them past every `except Exception`."""
+
+import contextlib
+from types import TracebackType
+
+from palladio.runtime.interface.errors import GenerationError
+
+
+def is_panic(error: BaseException | None) -> bool:
+    """Whether it is one. Each library has a type of its own for them, which none of them exports."""
+    return error is not None and type(error).__module__ == "pyo3_runtime"
+
+
+class PanicGuard(contextlib.ContextDecorator):
+    """Round calls of such a library: a panic ends the request that it is for, and nothing else.
+
+    Args:
+        what: has failed, for the message.
+
+    Raises:
+        GenerationError: the library panicked.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if is_panic(error):
+            reason = str(error).strip().partition("\n")[0][:500]
+            raise GenerationError(f"{self._what} failed on this input: {reason}") from error
