@@ -23,19 +23,12 @@ from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+_NAMES_OF_DTYPES: Mapping[str, DType] = {**{dtype: dtype for dtype in DTYPES}, "float": "float32", "half": "float16"}
+"""Those that torch has; some files put `torch.` before them."""
 
 # The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
-
-_REQUIRED = (  # settings of which only one value is supported, of every family
-    ("hidden_act", "silu"),
-    ("partial_rotary_factor", 1.0),
-    ("pretraining_tp", 1),
-    ("is_encoder_decoder", False),
-    ("add_cross_attention", False),
-    ("is_causal", True),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,7 +262,8 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
 
 def _dtype(config: Mapping[str, Any]) -> DType:
     name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
-    known: dict[object, DType] = {None: "float32", **{dtype: dtype for dtype in DTYPES}}
-    if not isinstance(name, str | None) or name not in known:
+    if name is None:
+        return "float32"
+    if not isinstance(name, str) or (found := _NAMES_OF_DTYPES.get(name.removeprefix("torch."))) is None:
         raise ConfigError(f"dtype: {shown(name)} is not supported; supported: {', '.join(DTYPES)}")
-    return known[name]
+    return found

@@ -18,7 +18,7 @@ _Layers = Callable[[HfConfig, int], tuple[bool, ...]]
 def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _Layers) -> DecoderSpec:
     """Args: router: reads it. layers: reads which of so many layers have experts."""
     hf.require("mlp_bias", False, default=False)
-    norm, activation, rope = hf.rms_norm(), hf.activation("hidden_act", "silu"), hf.rope()
+    norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)
     attention = LatentSpec(
         rope=rope,

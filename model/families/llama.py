@@ -11,7 +11,7 @@ def describe(hf: HfConfig) -> DecoderSpec:
     hf.no_windows()
     norm, has_bias = hf.rms_norm(), hf.flag("attention_bias", default=False)
     attention = AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias)
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"), bias=hf.flag("mlp_bias", default=False))
+    mlp = DenseSpec(activation=hf.activation(), bias=hf.flag("mlp_bias", default=False))
     layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
     return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm)
 

@@ -20,7 +20,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
         qk_norm=QKNormSpec(norm=norm, form="all_heads"),
     )
     router = RouterSpec(renormalize=True, score="sigmoid", bias="choice")
-    mlp = SparseSpec(router=router, activation=hf.activation("hidden_act", "silu"))
+    mlp = SparseSpec(router=router, activation=hf.activation())
     layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
     return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm, experts=ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
 

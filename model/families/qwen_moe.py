@@ -34,7 +34,7 @@ def _describe_qwen3(hf: HfConfig) -> DecoderSpec:
 def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> DecoderSpec:
     hf.require("use_sliding_window", False, default=False)  # no published model has one; transformers' releases differ
     hf.no_windows()
-    norm, activation = hf.rms_norm(), hf.activation("hidden_act", "silu")
+    norm, activation = hf.rms_norm(), hf.activation()
     are_sparse = sparse_layers(hf, hf.num_layers)
     sparse = SparseSpec(
         router=RouterSpec(renormalize=hf.flag("norm_topk_prob", default=False)),

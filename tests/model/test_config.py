@@ -119,7 +119,7 @@ def test_quantization():
             r"'BaichuanForCausalLM' is not supported \(Baichuan 2 normalizes its head, .*LlamaForCausalLM\); supported",
         ),
         ({"architectures": None}, "architectures must be"),
-        ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
+        ({"hidden_act": "mish"}, "hidden_act: 'mish' is not supported; supported: silu, swish, gelu, "),
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
         ({"hidden_size": 50}, "hidden_size 50 is not a multiple of num_attention_heads 6"),
         ({"num_key_value_heads": 4}, "num_attention_heads 6 is not a multiple of num_key_value_heads 4"),
