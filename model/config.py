@@ -15,7 +15,7 @@ from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
-from palladio.model.nested_config import text_model
+from palladio.model.nested_config import described_by, text_model
 from palladio.model.quantization_config import FILES_BESIDE, config_beside, kinds_by_config, stored_format
 from palladio.model.quantization_flag import weight_kinds
 from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
@@ -122,7 +122,7 @@ class ModelConfig(DecoderSpec):
         """
         config = text_model(config)
         architecture = _architecture(config)
-        family = find_family(architecture)
+        family = find_family(described_by(config, architecture))
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
         quantization = stored_format(config)
