@@ -83,7 +83,8 @@ class Scheme:
             block = _block(keys, where)
         elif strategy not in ("tensor", "channel", "group"):
             raise ConfigError(
-                f"{where}.weights.strategy: {shown(strategy)} is not supported; supported: tensor, channel, group, block"
+                f"{where}.weights.strategy: {shown(strategy)} is not supported; "
+                "supported: tensor, channel, group, block"
             )
         group = group_size(keys) if strategy == "group" else None if block is None else block[1]
         if number == "float" and strategy == "group":
