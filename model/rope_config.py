@@ -28,7 +28,8 @@ class RopeConfig:
         theta: base of the frequencies.
         fraction: of the head, that is rotated.
         is_interleaved: the pairs (2i, 2i + 1) are rotated; else (i, i + R/2).
-        kind: how they are scaled: default (not at all), linear, llama3, yarn or longrope.
+        kind: how they are scaled: default (not at all), linear, llama3, yarn or longrope; dynamic: not at all within
+            the context, beyond which no request goes.
         factor: how many times longer the context became.
         original_max_position: context before the scaling.
         low_freq_factor, high_freq_factor: llama3: wavelengths between original/high and original/low are blended.
@@ -45,7 +46,7 @@ class RopeConfig:
     theta: float
     fraction: float = 1.0
     is_interleaved: bool = False
-    kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
+    kind: Literal["default", "dynamic", "linear", "llama3", "yarn", "longrope"] = "default"
     factor: float = 1.0
     original_max_position: int = 0
     low_freq_factor: float = 1.0
@@ -109,8 +110,8 @@ class RopeConfig:
                     "config.json: %s has no effect because %srope_type is default or missing", ", ".join(unused), where
                 )
             return self
-        if kind == "dynamic":  # it begins beyond max_position_embeddings, which no request exceeds
-            return self
+        if kind == "dynamic":
+            return dataclasses.replace(self, kind="dynamic")
         if kind == "linear":
             return dataclasses.replace(self, kind="linear", factor=keys.number("factor"))
         # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
@@ -212,6 +213,16 @@ class RopeConfig:
     def rotated(self, head_size: int) -> int:
         """Dimensions of a head that are rotated (R)."""
         return int(head_size * self.fraction)
+
+    def as_yarn(self, length: int, max_position: int) -> dict[str, Any]:
+        """config.json's rope_scaling with which sequences of so many tokens can be served, by YaRN."""
+        factor = float(math.ceil(length / max_position))
+        scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": max_position}
+        return (
+            scaling
+            | {"rope_theta": self.theta}
+            | ({"partial_rotary_factor": self.fraction} if self.fraction < 1 else {})
+        )
 
     def context_length(self, max_position: int) -> int:
         """Tokens of context: yarn is often switched on without raising max_position_embeddings."""

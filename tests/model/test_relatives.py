@@ -70,7 +70,7 @@ def internlm2_and_llama(folder: Path, *, has_bias: bool) -> tuple[Path, Path]:
     config = tiny_config("internlm2", bias=has_bias)
     path, same = make_checkpoint(folder / "internlm2", "internlm2", bias=has_bias), folder / "llama"
     same.mkdir()
-    renamed = {key: value for key, value in config.items() if key not in ("bias", "rope_scaling")}
+    renamed = {key: value for key, value in config.items() if key != "bias"}
     llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": has_bias}
     write_json(same / "config.json", renamed | llama)
     save_file(as_llama(load_file(path / FILE), config), same / FILE, metadata={"format": "pt"})
