@@ -139,7 +139,7 @@ class ModelConfig(DecoderSpec):
             max_position_embeddings=_context_length(decoder, hf.max_position),
             tie_word_embeddings=hf.flag("tie_word_embeddings", default=False),
             eos_token_ids=_eos_token_ids(config, generation_config or {}, family.defaults.get("eos_token_id")),
-            bos_token_id=hf.optional_count("bos_token_id", least=0),
+            bos_token_id=hf.optional_token("bos_token_id"),
             dtype=_dtype(config),
             quantization=quantization,
             weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
@@ -252,9 +252,9 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
     for source in (generation_config, config):
         value = source.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= MAX_INT for token in found):
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
-        ids += [token for token in found if token not in ids]
+        ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:
         return _eos_token_ids({"eos_token_id": default}, {}, None)
     return tuple(ids)

@@ -19,6 +19,7 @@ MAX_HIDDEN_SIZE = 1 << 17
 logger = logging.getLogger(__name__)
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+_OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # names of layers that transformers 5 still reads
 _NAMES: Mapping[Activation, tuple[str, ...]] = {  # that transformers has for each
     "silu": ("silu", "swish"),
     "gelu": ("gelu", "gelu_python"),
@@ -109,12 +110,20 @@ class HfConfig(Keys):
         """
         nested = self.values.get("rope_parameters")
         nested = {} if nested is None else nested
-        kinds = [nested[name] for name in (FULL, SLIDING) if name in nested] if isinstance(nested, Mapping) else []
-        if (nested and not kinds) or not all(value is None or isinstance(value, Mapping) for value in kinds):
+        is_object = isinstance(nested, Mapping)
+        if not is_object or not all(isinstance(nested.get(name), Mapping | None) for name in (FULL, SLIDING)):
             raise ConfigError(
                 f"rope_parameters must hold an object for each of {FULL} and {SLIDING}, found {shown(nested)}"
             )
-        own: dict[str, Any] = dict(nested.get(kind) or {})  # beside the objects, what transformers does not look at
+        others = [key for key in nested if key not in (FULL, SLIDING)]
+        if others and kind == FULL:
+            logger.warning(
+                "config.json: %s in rope_parameters has no effect: this architecture has objects for %s and %s there",
+                ", ".join(others),
+                FULL,
+                SLIDING,
+            )
+        own: dict[str, Any] = dict(nested.get(kind) or {})
         scaling = self.values.get("rope_scaling")
         if kind == FULL and scaling is not None:
             if not isinstance(scaling, Mapping):
@@ -133,6 +142,7 @@ class HfConfig(Keys):
             return None
         if not isinstance(types, list):
             raise ConfigError(f"layer_types must be a list of names, found {shown(types)}")
+        types = [_OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in types]
         if len(types) != self.num_layers or any(kind not in allowed for kind in types):
             raise ConfigError(
                 f"layer_types must list {' or '.join(allowed)} for each of the {self.num_layers} layers,"

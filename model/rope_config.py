@@ -101,8 +101,7 @@ class RopeConfig:
         self, config: Mapping[str, Any], keys: Keys, found: Mapping[str, Any], where: str, max_position: int
     ) -> Self:
         """With the scaling that `found` asks for; the object's other names are as in `from_hf`."""
-        kind = found.get("rope_type", found.get("type", "default"))
-        kind = _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+        kind = _kind(found)
         if kind == "default":
             unused = sorted(key for key in found if key not in _BESIDE_SCALING)
             if unused:
@@ -250,6 +249,11 @@ def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return "", {}
 
 
+def _kind(found: Mapping[str, Any]) -> object:
+    kind = found.get("rope_type", found.get("type", "default"))
+    return _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+
+
 def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
     """What mrope_section says: how many frequencies go by each axis, one behind the other, or in turns as far as each
     axis has some, those of the first one between and behind the others'."""
@@ -274,8 +278,12 @@ def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
 def _fraction(config: Mapping[str, Any], keys: Keys, default: float | None) -> float:
     """Of a head, that is rotated; config.json says it in the rope's object or beside it."""
     if default is None:
-        keys.require("partial_rotary_factor", 1.0, default=1.0)
-        Keys(config).require("partial_rotary_factor", 1.0, default=1.0)
+        given = keys.values.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+        if given != 1.0 and _kind(keys.values) == "default":  # transformers asks for it only where it scales
+            logger.warning("config.json: partial_rotary_factor has no effect: this architecture rotates whole heads")
+        else:
+            keys.require("partial_rotary_factor", 1.0, default=1.0)
+            Keys(config).require("partial_rotary_factor", 1.0, default=1.0)
         return 1.0
     beside = Keys(config).number("partial_rotary_factor", default=default)
     fraction = keys.number("partial_rotary_factor", default=beside)

@@ -126,7 +126,10 @@ def test_quantization():
         ({"head_dim": 7}, "head_dim must be even .*7"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
+        (
+            {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "partial_rotary_factor: 0.5",
+        ),
         ({"rope_scaling": {"type": "proportional", "factor": 2.0}}, "rope_scaling.rope_type: 'proportional'"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling.rope_type: 'proportional'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.long_factor is missing"),

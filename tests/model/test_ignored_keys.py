@@ -16,6 +16,7 @@ from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config
 
+SLOW = pytest.mark.slow
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 
 
@@ -42,10 +43,51 @@ def check_logits(path: Path) -> None:
         ("llama3", {"pretraining_tp": None, "add_cross_attention": True}),
         ("gemma3", {"attn_logit_softcapping": 3.0}),
         ("gpt_oss", {"hidden_act": "gelu"}),
+        ("deepseek_v3", {"scoring_func": "softmax", "topk_method": "greedy", "moe_layer_freq": 2, "mlp_bias": True}),
+        ("deepseek_v2", {"scoring_func": "sigmoid", "norm_topk_prob": True, "moe_layer_freq": 2}),
+        ("glm4_moe", {"scoring_func": "softmax", "topk_method": "greedy"}),
+        ("minimax_m2", {"use_qk_norm": False, "qk_norm_type": "per_head", "scoring_func": "softmax"}),
+        ("minimax_m2", {"use_routing_bias": False, "shared_intermediate_size": 8}),
+        ("llama3", {"bos_token_id": -1, "pad_token_id": -1}),
     ],
 )
 def test_keys_that_transformers_does_not_read(family: str, overrides: dict[str, Any]) -> None:
     assert read(family, **overrides) == read(family)
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "message"),
+    [
+        ("llama3", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
+        ("qwen3_moe", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
+        (
+            "mistral",
+            {"layer_types": ["full_attention"] * 2},
+            "layer_types has no effect: this architecture has windows",
+        ),
+        (
+            "qwen2",
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor has no effect: this architecture rotates whole",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 9e4}},
+            "in rope_parameters has no effect",
+        ),
+    ],
+)
+def test_what_would_be_large_if_it_had_an_effect_is_told(
+    family: str, overrides: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read(family, **overrides) == read(family)
+    assert [message in told for told in caplog.messages] == [True]
+
+
+def test_token_ids_below_0_are_none() -> None:
+    """As Llama 1 says of padding."""
+    assert read("llama3", bos_token_id=-1).bos_token_id is None
+    assert read("llama3", eos_token_id=[-1, 2]).eos_token_ids == (2,)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +125,39 @@ def test_activations_are_those_of_transformers() -> None:
     ("family", "name"),
     [
         ("llama3", "gelu"),
-        *(pytest.param("llama_biased", name, marks=pytest.mark.slow) for name in ("gelu_new", "relu", "quick_gelu")),
-        pytest.param("mixtral", "gelu", marks=pytest.mark.slow),
-        pytest.param("nemotron", "silu", marks=pytest.mark.slow),
-        pytest.param("starcoder2", "relu", marks=pytest.mark.slow),
-        pytest.param("cohere2", "gelu_fast", marks=pytest.mark.slow),
-        pytest.param("glm4_moe", "relu2", marks=pytest.mark.slow),
+        *(pytest.param("llama_biased", name, marks=SLOW) for name in ("gelu_new", "relu", "quick_gelu")),
+        pytest.param("mixtral", "gelu", marks=SLOW),
+        pytest.param("nemotron", "silu", marks=SLOW),
+        pytest.param("starcoder2", "relu", marks=SLOW),
+        pytest.param("cohere2", "gelu_fast", marks=SLOW),
+        pytest.param("glm4_moe", "relu2", marks=SLOW),
     ],
 )
 def test_logits_with_other_activations(family: str, name: str, tmp_path: Path) -> None:
     check_logits(make_checkpoint(tmp_path, family, hidden_act=name, num_hidden_layers=2))
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("smollm3", {"use_sliding_window": True, "sliding_window": 12, "num_hidden_layers": 2}),
+        pytest.param(
+            "smollm3", {"sliding_window": 12, "layer_types": ["sliding_attention", *["full_attention"] * 2]}, marks=SLOW
+        ),
+        pytest.param("qwen2_moe", {"qkv_bias": False}, marks=SLOW),
+        pytest.param("deepseek_v3", {"scoring_func": "softmax", "topk_method": "greedy", "mlp_bias": True}, marks=SLOW),
+        pytest.param("deepseek_v2", {"scoring_func": "sigmoid", "norm_topk_prob": True}, marks=SLOW),
+        pytest.param("glm4_moe", {"scoring_func": "softmax", "topk_method": "greedy"}, marks=SLOW),
+        pytest.param("minimax_m2", {"qk_norm_type": "per_head", "scoring_func": "softmax"}, marks=SLOW),
+        pytest.param("llama3", {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5}, marks=SLOW),
+        pytest.param("mistral", {"layer_types": ["full_attention"] * 2}, marks=SLOW),
+        pytest.param("gpt_oss", {"hidden_act": "gelu"}, marks=SLOW),
+    ],
+)
+def test_logits_with_what_was_refused(family: str, overrides: dict[str, Any], tmp_path: Path) -> None:
+    check_logits(make_checkpoint(tmp_path, family, **overrides))
 
 
 def test_an_activation_of_a_layer_with_and_without_a_gate() -> None:

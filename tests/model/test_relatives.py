@@ -150,9 +150,6 @@ def test_the_text_model_of_one_that_takes_images(
 @pytest.mark.parametrize(
     ("family", "overrides", "message"),
     [
-        ("minimax_m2", {"qk_norm_type": "per_head"}, "qk_norm_type: 'per_head' is not supported; only 'per_layer'"),
-        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size: 8 is not supported; only 0"),
-        ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func: 'softmax' is not supported; only 'sigmoid'"),
         ("internlm3", {"bias": False}, "qkv_bias True differs from bias False"),
         ("ministral", {"sliding_window": None}, "sliding_window is missing"),
         (
