@@ -56,6 +56,21 @@ def test_keys_that_transformers_does_not_read(family: str, overrides: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("family", "published"),
+    [
+        ("llama3", {"pretraining_tp": 2, "mlp_bias": False, "use_cache": True}),  # Llama 2 13B
+        ("deepseek_v3", {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "ep_size": 1}),
+        ("minimax_m2", {"qk_norm_type": "per_layer", "use_routing_bias": True, "shared_intermediate_size": 0}),
+        ("qwen3_5", {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}),
+        ("gpt_oss", {"hidden_act": "silu", "initial_context_length": 4096, "output_router_logits": False}),
+        ("smollm3", {"pretraining_tp": 2, "use_sliding_window": False, "sliding_window": None}),
+    ],
+)
+def test_keys_of_published_models_are_taken(family: str, published: dict[str, Any]) -> None:
+    assert read(family, **published) == read(family)
+
+
+@pytest.mark.parametrize(
     ("family", "overrides", "message"),
     [
         ("llama3", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
@@ -147,7 +162,7 @@ def test_logits_with_other_activations(family: str, name: str, tmp_path: Path) -
             "smollm3", {"sliding_window": 12, "layer_types": ["sliding_attention", *["full_attention"] * 2]}, marks=SLOW
         ),
         pytest.param("qwen2_moe", {"qkv_bias": False}, marks=SLOW),
-        pytest.param("deepseek_v3", {"scoring_func": "softmax", "topk_method": "greedy", "mlp_bias": True}, marks=SLOW),
+        pytest.param("deepseek_v3", {"scoring_func": "softmax", "topk_method": "greedy"}, marks=SLOW),
         pytest.param("deepseek_v2", {"scoring_func": "sigmoid", "norm_topk_prob": True}, marks=SLOW),
         pytest.param("glm4_moe", {"scoring_func": "softmax", "topk_method": "greedy"}, marks=SLOW),
         pytest.param("minimax_m2", {"qk_norm_type": "per_head", "scoring_func": "softmax"}, marks=SLOW),
