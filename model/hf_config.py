@@ -159,10 +159,10 @@ class HfConfig(Keys):
         return (None,) * self.num_layers
 
     def windows_everywhere(self) -> tuple[int | None, ...]:
-        """Of each layer: sliding_window, if config.json has one. transformers does not ask layer_types."""
+        """Of each layer: sliding_window, if config.json has one."""
         types, window = self.layer_types(), self.optional_count("sliding_window")
-        if types is not None and window is not None and FULL in types:
-            logger.warning("config.json: layer_types has no effect: this architecture has windows on every layer")
+        if types is not None and window is not None and FULL in types:  # transformers makes a Mistral a Ministral then
+            raise ConfigError("layer_types: this architecture uses sliding_window on every layer")
         return (window,) * self.num_layers
 
     def windows_of_upper_layers(self) -> tuple[int | None, ...]:

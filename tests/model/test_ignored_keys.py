@@ -167,7 +167,6 @@ def test_logits_with_other_activations(family: str, name: str, tmp_path: Path) -
         pytest.param("glm4_moe", {"scoring_func": "softmax", "topk_method": "greedy"}, marks=SLOW),
         pytest.param("minimax_m2", {"qk_norm_type": "per_head", "scoring_func": "softmax"}, marks=SLOW),
         pytest.param("llama3", {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5}, marks=SLOW),
-        pytest.param("mistral", {"layer_types": ["full_attention"] * 2}, marks=SLOW),
         pytest.param("gpt_oss", {"hidden_act": "gelu"}, marks=SLOW),
     ],
 )
