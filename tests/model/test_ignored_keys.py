@@ -76,11 +76,6 @@ def test_keys_of_published_models_are_taken(family: str, published: dict[str, An
         ("llama3", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
         ("qwen3_moe", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
         (
-            "mistral",
-            {"layer_types": ["full_attention"] * 2},
-            "layer_types has no effect: this architecture has windows",
-        ),
-        (
             "qwen2",
             {"partial_rotary_factor": 0.5},
             "partial_rotary_factor has no effect: this architecture rotates whole",
