@@ -64,7 +64,7 @@ class Classifier:
         """
         tokens, is_difference = _tokens(config)
         labels = _labels(config, None if not tokens else 1 if is_difference else len(tokens))
-        pad_token_id = Keys(config).optional_count("pad_token_id", least=0)
+        pad_token_id = Keys(config).optional_token("pad_token_id")
         return cls(
             labels=labels,
             activation=_activation(config, len(labels)),

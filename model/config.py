@@ -15,7 +15,7 @@ from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.layer_spec import DecoderSpec, LayerSpec, SparseSpec
-from palladio.model.nested_config import text_model
+from palladio.model.nested_config import described_by, text_model
 from palladio.model.quantization_config import FILES_BESIDE, config_beside, kinds_by_config, stored_format
 from palladio.model.quantization_flag import weight_kinds
 from palladio.model.registry import BASE_MODELS, CLASSIFIERS, find_family
@@ -23,19 +23,12 @@ from palladio.model.weights.kinds import WeightKinds
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+_NAMES_OF_DTYPES: Mapping[str, DType] = {**{dtype: dtype for dtype in DTYPES}, "float": "float32", "half": "float16"}
+"""Those that torch has; some files put `torch.` before them."""
 
 # The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
-
-_REQUIRED = (  # settings of which only one value is supported, of every family
-    ("hidden_act", "silu"),
-    ("partial_rotary_factor", 1.0),
-    ("pretraining_tp", 1),
-    ("is_encoder_decoder", False),
-    ("add_cross_attention", False),
-    ("is_causal", True),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +122,7 @@ class ModelConfig(DecoderSpec):
         """
         config = text_model(config)
         architecture = _architecture(config)
-        family = find_family(architecture)
+        family = find_family(described_by(config, architecture))
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
         quantization = stored_format(config)
@@ -146,7 +139,7 @@ class ModelConfig(DecoderSpec):
             max_position_embeddings=_context_length(decoder, hf.max_position),
             tie_word_embeddings=hf.flag("tie_word_embeddings", default=False),
             eos_token_ids=_eos_token_ids(config, generation_config or {}, family.defaults.get("eos_token_id")),
-            bos_token_id=hf.optional_count("bos_token_id", least=0),
+            bos_token_id=hf.optional_token("bos_token_id"),
             dtype=_dtype(config),
             quantization=quantization,
             weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
@@ -259,9 +252,9 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
     for source in (generation_config, config):
         value = source.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= MAX_INT for token in found):
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
-        ids += [token for token in found if token not in ids]
+        ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:
         return _eos_token_ids({"eos_token_id": default}, {}, None)
     return tuple(ids)
@@ -269,7 +262,8 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
 
 def _dtype(config: Mapping[str, Any]) -> DType:
     name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
-    known: dict[object, DType] = {None: "float32", **{dtype: dtype for dtype in DTYPES}}
-    if not isinstance(name, str | None) or name not in known:
+    if name is None:
+        return "float32"
+    if not isinstance(name, str) or (found := _NAMES_OF_DTYPES.get(name.removeprefix("torch."))) is None:
         raise ConfigError(f"dtype: {shown(name)} is not supported; supported: {', '.join(DTYPES)}")
-    return known[name]
+    return found

@@ -61,6 +61,12 @@ class Keys:
             raise ConfigError(f"{self._where}{key} must be at most {most}, found {shown(value)}")
         return value
 
+    def optional_token(self, key: str) -> int | None:
+        """A token id; absent, null, or below 0, as some files say for none: None."""
+        value = self.values.get(key)
+        is_none = isinstance(value, int) and not isinstance(value, bool) and value < 0
+        return None if is_none else self.optional_count(key, least=0)
+
     def count_or_default(self, key: str, *, most: int = MAX_INT) -> int | None:
         """A whole number in 1 … `most`; absent or null: the default, which may be none."""
         return self.optional_count(key, most=most) or Keys({}, defaults=self.defaults).optional_count(key, most=most)

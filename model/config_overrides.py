@@ -1,7 +1,10 @@
 """--json-model-override-args: values that replace those of config.json, under whichever of its names a value has."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+from palladio.model.errors import ConfigError
 
 _NAMES_OF_ONE = (
     ("dtype", "torch_dtype"),
@@ -10,6 +13,21 @@ _NAMES_OF_ONE = (
     ("rope_type", "type"),
 )
 _IN_ROPE = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # or beside it
+
+
+def overrides_of(text: str) -> dict[str, Any]:
+    """The object that --json-model-override-args holds.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
+    if not isinstance(overrides, dict):
+        raise ConfigError("--json-model-override-args must be a JSON object")
+    return overrides
 
 
 def override(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

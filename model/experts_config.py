@@ -98,9 +98,8 @@ def first_dense_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     """Of each layer, whether it has experts: all from first_k_dense_replace on.
 
     Raises:
-        ConfigError: it is no number of layers, or only some of the layers behind them have experts.
+        ConfigError: it is no number of layers.
     """
-    keys.require("moe_layer_freq", 1, default=1)
     first = keys.optional_count("first_k_dense_replace", least=0) or 0
     return tuple(layer >= first for layer in range(num_layers))
 

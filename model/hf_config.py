@@ -1,5 +1,6 @@
 """HfConfig: config.json as a family reads it, with the family's defaults for the keys that it leaves out."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -15,13 +16,19 @@ MAX_HEADS = 4096
 MAX_HEAD_SIZE = 4096
 MAX_HIDDEN_SIZE = 1 << 17
 
+logger = logging.getLogger(__name__)
+
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "silu": "silu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu2": "relu2",
+_OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # names of layers that transformers 5 still reads
+_NAMES: Mapping[Activation, tuple[str, ...]] = {  # that transformers has for each
+    "silu": ("silu", "swish"),
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
+    "quick_gelu": ("quick_gelu",),
+    "relu": ("relu",),
+    "relu2": ("relu2",),
 }
+_ACTIVATIONS: Mapping[str, Activation] = {name: activation for activation, names in _NAMES.items() for name in names}
 
 
 class HfConfig(Keys):
@@ -40,8 +47,7 @@ class HfConfig(Keys):
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, object]) -> None:
         super().__init__(config, defaults=defaults)
-        for key, value in (("pretraining_tp", 1), ("is_encoder_decoder", False), ("add_cross_attention", False)):
-            self.require(key, value, default=value)
+        self.require("is_encoder_decoder", False, default=False)
         self.require("is_causal", True, default=True)
         self.hidden_size = self.count("hidden_size", most=MAX_HIDDEN_SIZE)
         self.num_heads = self.count("num_attention_heads", most=MAX_HEADS)
@@ -72,18 +78,18 @@ class HfConfig(Keys):
         """The norm of hidden states of most families."""
         return NormSpec(eps=self.number("rms_norm_eps", default=1e-6), scaling=scaling)
 
-    def activation(self, key: str = "hidden_act", *supported: str) -> Activation:
+    def activation(
+        self, key: str = "hidden_act", *, default: str = "silu", only: Activation | None = None
+    ) -> Activation:
         """What config.json says under `key`.
 
         Args:
-            supported: names that the family may have, as config.json gives them; none: all that are known.
+            default: where it says nothing. only: that the family can have; None: all.
         """
-        names = supported or tuple(_ACTIVATIONS)
-        name = self.values.get(key)
-        if name is None:
-            name = self.defaults.get(key, names[0])
-        if name not in names:
-            raise ConfigError(f"{key}: {shown(name)} is not supported; only {', '.join(map(repr, names))}")
+        names = _ACTIVATIONS if only is None else _NAMES[only]
+        name = default if self.values.get(key) is None else self.values[key]
+        if not isinstance(name, str) or name not in names:
+            raise ConfigError(f"{key}: {shown(name)} is not supported; supported: {', '.join(names)}")
         return _ACTIVATIONS[name]
 
     def rope(self, *, is_interleaved: bool = False, default_fraction: float | None = None) -> RopeConfig:
@@ -104,11 +110,18 @@ class HfConfig(Keys):
         """
         nested = self.values.get("rope_parameters")
         nested = {} if nested is None else nested
-        if not isinstance(nested, Mapping) or not all(
-            value is None or isinstance(value, Mapping) for value in nested.values()
-        ):
+        is_object = isinstance(nested, Mapping)
+        if not is_object or not all(isinstance(nested.get(name), Mapping | None) for name in (FULL, SLIDING)):
             raise ConfigError(
                 f"rope_parameters must hold an object for each of {FULL} and {SLIDING}, found {shown(nested)}"
+            )
+        others = [key for key in nested if key not in (FULL, SLIDING)]
+        if others and kind == FULL:
+            logger.warning(
+                "config.json: %s in rope_parameters has no effect: this architecture has objects for %s and %s there",
+                ", ".join(others),
+                FULL,
+                SLIDING,
             )
         own: dict[str, Any] = dict(nested.get(kind) or {})
         scaling = self.values.get("rope_scaling")
@@ -129,6 +142,7 @@ class HfConfig(Keys):
             return None
         if not isinstance(types, list):
             raise ConfigError(f"layer_types must be a list of names, found {shown(types)}")
+        types = [_OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in types]
         if len(types) != self.num_layers or any(kind not in allowed for kind in types):
             raise ConfigError(
                 f"layer_types must list {' or '.join(allowed)} for each of the {self.num_layers} layers,"
@@ -137,15 +151,17 @@ class HfConfig(Keys):
         return tuple(types)
 
     def no_windows(self) -> tuple[int | None, ...]:
-        """Of each layer, of a family without windows."""
+        """Of each layer, of a family without windows: transformers does not ask layer_types."""
         if SLIDING in (self.layer_types() or ()):
-            raise ConfigError(f"layer_types: this architecture does not support {SLIDING}")
+            logger.warning(
+                "config.json: %s in layer_types has no effect, since this architecture has no windows", SLIDING
+            )
         return (None,) * self.num_layers
 
     def windows_everywhere(self) -> tuple[int | None, ...]:
         """Of each layer: sliding_window, if config.json has one."""
         types, window = self.layer_types(), self.optional_count("sliding_window")
-        if types is not None and window is not None and FULL in types:
+        if types is not None and window is not None and FULL in types:  # transformers makes a Mistral a Ministral then
             raise ConfigError("layer_types: this architecture uses sliding_window on every layer")
         return (window,) * self.num_layers
 
@@ -195,4 +211,4 @@ class HfConfig(Keys):
         return self.count("sliding_window") if kind == SLIDING else None
 
 
-assert set(_ACTIVATIONS.values()) == set(get_args(Activation))
+assert set(_NAMES) == set(get_args(Activation))

@@ -12,8 +12,8 @@ from palladio.model.experts_config import ExpertsConfig
 from palladio.model.latent_config import LatentConfig
 from palladio.model.rope_config import RopeConfig
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
-"""gelu_tanh is the approximation by tanh; relu2 the square of what is above 0."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
+"""gelu_tanh is the approximation by tanh, quick_gelu that by a sigmoid; relu2 the square of what is above 0."""
 
 NormScaling = Literal["rounded", "float32", "plus_one"]
 

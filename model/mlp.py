@@ -21,6 +21,10 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return nn.gelu(x, approximate=True)
 
 
+def _quick_gelu(x: jax.Array) -> jax.Array:
+    return x * nn.sigmoid(1.702 * x)
+
+
 def _relu2(x: jax.Array) -> jax.Array:
     return jnp.square(nn.relu(x))
 
@@ -29,6 +33,8 @@ ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     "silu": nn.silu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
+    "relu": nn.relu,
     "relu2": _relu2,
 }
 

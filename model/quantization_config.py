@@ -80,7 +80,8 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
         return None
     if not isinstance(found, Mapping):
         raise ConfigError(f"quantization_config must be an object, found {shown(found)}")
-    method = found.get("quant_method")
+    is_modelopt = "quant_algo" in found  # some of its files have no quant_method
+    method = found.get("quant_method", "modelopt" if is_modelopt else None)
     if not isinstance(method, str) or method not in FORMATS:
         raise ConfigError(
             f"quantization_config.quant_method: {shown(method)} is not supported; supported: {', '.join(FORMATS)}. "

@@ -52,8 +52,17 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_TEXT_MODELS = {  # bases that transformers names otherwise, for the plain name is of the model that takes images
+    "Gemma3TextModel": "Gemma3ForCausalLM",
+    "Qwen2VLTextModel": "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLTextModel": "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLTextModel": "Qwen3VLForConditionalGeneration",
+    "Qwen3_5TextModel": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM",
+}
 BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
     {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
+    | _TEXT_MODELS
 )
 
 _ENDING = "ForSequenceClassification"

@@ -28,7 +28,8 @@ class RopeConfig:
         theta: base of the frequencies.
         fraction: of the head, that is rotated.
         is_interleaved: the pairs (2i, 2i + 1) are rotated; else (i, i + R/2).
-        kind: how they are scaled: default (not at all), linear, llama3, yarn or longrope.
+        kind: how they are scaled: default (not at all), linear, llama3, yarn or longrope; dynamic: not at all within
+            the context, beyond which no request goes.
         factor: how many times longer the context became.
         original_max_position: context before the scaling.
         low_freq_factor, high_freq_factor: llama3: wavelengths between original/high and original/low are blended.
@@ -45,7 +46,7 @@ class RopeConfig:
     theta: float
     fraction: float = 1.0
     is_interleaved: bool = False
-    kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
+    kind: Literal["default", "dynamic", "linear", "llama3", "yarn", "longrope"] = "default"
     factor: float = 1.0
     original_max_position: int = 0
     low_freq_factor: float = 1.0
@@ -100,8 +101,7 @@ class RopeConfig:
         self, config: Mapping[str, Any], keys: Keys, found: Mapping[str, Any], where: str, max_position: int
     ) -> Self:
         """With the scaling that `found` asks for; the object's other names are as in `from_hf`."""
-        kind = found.get("rope_type", found.get("type", "default"))
-        kind = _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+        kind = _kind(found)
         if kind == "default":
             unused = sorted(key for key in found if key not in _BESIDE_SCALING)
             if unused:
@@ -109,8 +109,8 @@ class RopeConfig:
                     "config.json: %s has no effect because %srope_type is default or missing", ", ".join(unused), where
                 )
             return self
-        if kind == "dynamic":  # it begins beyond max_position_embeddings, which no request exceeds
-            return self
+        if kind == "dynamic":
+            return dataclasses.replace(self, kind="dynamic")
         if kind == "linear":
             return dataclasses.replace(self, kind="linear", factor=keys.number("factor"))
         # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
@@ -213,6 +213,16 @@ class RopeConfig:
         """Dimensions of a head that are rotated (R)."""
         return int(head_size * self.fraction)
 
+    def as_yarn(self, length: int, max_position: int) -> dict[str, Any]:
+        """config.json's rope_scaling with which sequences of so many tokens can be served, by YaRN."""
+        factor = float(math.ceil(length / max_position))
+        scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": max_position}
+        return (
+            scaling
+            | {"rope_theta": self.theta}
+            | ({"partial_rotary_factor": self.fraction} if self.fraction < 1 else {})
+        )
+
     def context_length(self, max_position: int) -> int:
         """Tokens of context: yarn is often switched on without raising max_position_embeddings."""
         if self.kind != "yarn":
@@ -239,6 +249,11 @@ def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return "", {}
 
 
+def _kind(found: Mapping[str, Any]) -> object:
+    kind = found.get("rope_type", found.get("type", "default"))
+    return _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+
+
 def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
     """What mrope_section says: how many frequencies go by each axis, one behind the other, or in turns as far as each
     axis has some, those of the first one between and behind the others'."""
@@ -263,8 +278,12 @@ def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
 def _fraction(config: Mapping[str, Any], keys: Keys, default: float | None) -> float:
     """Of a head, that is rotated; config.json says it in the rope's object or beside it."""
     if default is None:
-        keys.require("partial_rotary_factor", 1.0, default=1.0)
-        Keys(config).require("partial_rotary_factor", 1.0, default=1.0)
+        given = keys.values.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+        if given != 1.0 and _kind(keys.values) == "default":  # transformers asks for it only where it scales
+            logger.warning("config.json: partial_rotary_factor has no effect: this architecture rotates whole heads")
+        else:
+            keys.require("partial_rotary_factor", 1.0, default=1.0)
+            Keys(config).require("partial_rotary_factor", 1.0, default=1.0)
         return 1.0
     beside = Keys(config).number("partial_rotary_factor", default=default)
     fraction = keys.number("partial_rotary_factor", default=beside)

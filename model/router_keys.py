@@ -14,8 +14,6 @@ def sigmoid_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
     Raises:
         ConfigError: a key does not fit; the message names it.
     """
-    keys.require("scoring_func", "sigmoid", default="sigmoid")
-    keys.require("topk_method", "noaux_tc", default="noaux_tc")
     return RouterSpec(
         renormalize=keys.flag("norm_topk_prob", default=True),
         score="sigmoid",
@@ -31,8 +29,6 @@ def softmax_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
     Raises:
         ConfigError: a key does not fit; the message names it.
     """
-    keys.require("scoring_func", "softmax", default="softmax")
-    keys.require("norm_topk_prob", False, default=False)
     method = keys.values.get("topk_method")
     if method not in (None, "greedy", "group_limited_greedy"):
         raise ConfigError(f"topk_method: {shown(method)} is not supported; only greedy and group_limited_greedy")

@@ -20,6 +20,7 @@ from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native.block_calls import (
+    BLOCK_ACTIVATIONS,
     BlockEnds,
     BlockHeads,
     BlockMatrix,
@@ -88,7 +89,7 @@ def mlp_rows(
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
     up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
-    if up is None or down is None or ends is None or activation == "gelu":
+    if up is None or down is None or ends is None or activation not in BLOCK_ACTIVATIONS:
         return None
     return mlp_block(ends, up, down, width=mlp.down.shape[0], activation=activation, is_gated=is_gated)
 

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from palladio.child import python_path
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
@@ -27,6 +28,7 @@ from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
+from palladio.runtime.text.servable_config import glance_at
 from palladio.server_args import ServerArgs, names_model, parse_server_args
 from palladio.worker_host import WorkerHostRequest, become_worker_host
 
@@ -61,6 +63,7 @@ def launch(
     try:
         args = read_command(argv, environment, default_model=default_model)
         config = args.engine_config()
+        glance_at(Path(config.source.model_path).expanduser(), config.source.json_model_override_args)
         if config.parallel.node_rank:
             if early is not None:
                 early.close()

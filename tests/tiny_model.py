@@ -147,7 +147,7 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
     H = config.get("head_dim") or D // N
     kind = config["model_type"]
-    qkv_bias = kind.startswith("qwen2") or config.get("attention_bias", False)
+    qkv_bias = config.get("qkv_bias", kind.startswith("qwen2")) or config.get("attention_bias", False)
     layer: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (D,), "post_attention_layernorm.weight": (D,)}
     for name, (rows, columns), bias in (
         ("self_attn.q_proj", (N * H, D), qkv_bias),

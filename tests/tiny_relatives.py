@@ -7,7 +7,7 @@ REPACKED: dict[str, dict[str, Any]] = {
     "internlm2": {
         "architectures": ["InternLM2ForCausalLM"],
         "model_type": "internlm2",
-        "bias": False,
+        "bias": True,
         "rope_scaling": {"type": "dynamic", "factor": 2.0},
     },
 }
@@ -101,4 +101,6 @@ def internlm2_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
     for number in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+        biased = ("attention.wqkv", "attention.wo") if config["bias"] else ()
+        shapes |= {f"model.layers.{number}.{name}.bias": layer[name][:1] for name in biased}
     return shapes | {"output.weight": (V, D)}

@@ -29,7 +29,7 @@ def _layer(hf: HfConfig) -> LayerSpec:
     rope = hf.rope(is_interleaved=True)
     return LayerSpec(
         attention=AttentionSpec(rope=rope, scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias),
-        mlp=DenseSpec(activation=hf.activation("hidden_act", "silu")),
+        mlp=DenseSpec(activation=hf.activation()),
         norm=NormSpec(kind="layer", eps=hf.number("layer_norm_eps", default=1e-5), scaling="float32"),
         norm_placement="parallel",
     )

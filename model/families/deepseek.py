@@ -17,8 +17,7 @@ _Layers = Callable[[HfConfig, int], tuple[bool, ...]]
 
 def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _Layers) -> DecoderSpec:
     """Args: router: reads it. layers: reads which of so many layers have experts."""
-    hf.require("mlp_bias", False, default=False)
-    norm, activation, rope = hf.rms_norm(), hf.activation("hidden_act", "silu"), hf.rope()
+    norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)
     attention = LatentSpec(
         rope=rope,
@@ -54,9 +53,15 @@ _V2_KEYS = dataclasses.replace(MOE_KEYS, other_name="num_experts")
 _V2_EXPERTS = {"n_routed_experts": 64, "moe_intermediate_size": 1407, "n_shared_experts": 2}
 _V2_TOKENS = {"max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2}
 
+
+def _describe_v2(hf: HfConfig) -> DecoderSpec:
+    hf.require("mlp_bias", False, default=False)  # of experts that every token goes to, as well
+    return describe_latent(hf, _V2_KEYS, softmax_router, first_dense_layers)
+
+
 DEEPSEEK_V2 = dataclasses.replace(
     DEEPSEEK_V3,
-    describe=lambda hf: describe_latent(hf, _V2_KEYS, softmax_router, first_dense_layers),
+    describe=_describe_v2,
     defaults={**_SIZES, **_V2_EXPERTS, **_V2_TOKENS, "routed_scaling_factor": 1.0},
 )
 

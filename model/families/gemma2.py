@@ -24,7 +24,7 @@ def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, Att
     """
     hf.require("use_bidirectional_attention", False, default=False)
     norm = hf.rms_norm("plus_one")
-    mlp = DenseSpec(activation=hf.activation("hidden_activation", "gelu_pytorch_tanh"))
+    mlp = DenseSpec(activation=hf.activation("hidden_activation", default="gelu_pytorch_tanh"))
     layers = {
         kind: LayerSpec(attention=spec, mlp=mlp, norm=norm, norm_placement="sandwich")
         for kind, spec in attention.items()

@@ -1,4 +1,7 @@
-"""Gemma 3: five layers with a window and a rotary embedding of their own, then one with full attention; and so on."""
+"""Gemma 3: five layers with a window and a rotary embedding of their own, then one with full attention; and so on.
+
+transformers caps no scores of Gemma 3, whatever attn_logit_softcapping says.
+"""
 
 from palladio.model.families.gemma2 import DEFAULTS, SANDWICH_NORMS, gemma_decoder
 from palladio.model.family import Family
@@ -18,7 +21,6 @@ def _describe(hf: HfConfig) -> DecoderSpec:
             rope=hf.layered_rope(kind, *theta),
             scale=hf.number("query_pre_attn_scalar") ** -0.5,
             window=hf.window(kind),
-            soft_cap=hf.optional_number("attn_logit_softcapping"),
             qk_norm=norm,
             qkv_bias=has_bias,
             output_bias=has_bias,

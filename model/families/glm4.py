@@ -13,7 +13,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
             scale=hf.scale,
             qkv_bias=hf.flag("attention_bias", default=True),
         ),
-        mlp=DenseSpec(activation=hf.activation("hidden_act", "silu")),
+        mlp=DenseSpec(activation=hf.activation()),
         norm=hf.rms_norm(),
         norm_placement="sandwich",
     )

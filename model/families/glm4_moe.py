@@ -9,7 +9,7 @@ from palladio.model.weight_rules import DECODER_WEIGHTS, MOE_EXPERTS
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
-    norm, activation = hf.rms_norm(), hf.activation("hidden_act", "silu")
+    norm, activation = hf.rms_norm(), hf.activation()
     experts = ExpertsConfig.from_hf(hf, MOE_KEYS)
     sparse = SparseSpec(
         router=sigmoid_router(hf, experts),

@@ -16,7 +16,6 @@ _KEYS = ExpertKeys(
 
 def _describe(hf: HfConfig) -> DecoderSpec:
     norm, has_bias, rope = hf.rms_norm("float32"), hf.flag("attention_bias", default=True), hf.rope()
-    hf.require("hidden_act", "silu", default="silu")
     mlp = SparseSpec(
         # Shares among the chosen: those of all experts, divided by their sum.
         router=RouterSpec(renormalize=True, bias="logits"),

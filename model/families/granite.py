@@ -27,7 +27,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
 
 def _describe_moe(hf: HfConfig) -> DecoderSpec:
     dense = _describe(hf)
-    mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation("hidden_act", "silu"))
+    mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation())
     layer = dataclasses.replace(dense.layers[0], mlp=mlp)
     return dataclasses.replace(dense, layers=(layer,) * hf.num_layers, experts=ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
 

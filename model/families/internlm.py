@@ -1,5 +1,7 @@
 """InternLM 2, 2.5 and 3: Llama. The former two name tensors otherwise, and have queries, keys and values in one."""
 
+import dataclasses
+
 from palladio.model.errors import ConfigError
 from palladio.model.families import llama
 from palladio.model.family import Family
@@ -9,8 +11,11 @@ from palladio.model.weight_rules import WeightRule, layer_rules
 
 
 def _describe_2(hf: HfConfig) -> DecoderSpec:
-    hf.require("bias", False, default=False)
-    return llama.describe(hf)
+    """`bias` is of attention alone."""
+    plain, has_bias = llama.describe(hf), hf.flag("bias", default=False)
+    layer = plain.layers[0].with_attention(qkv_bias=has_bias, output_bias=has_bias)
+    layer = dataclasses.replace(layer, mlp=dataclasses.replace(layer.mlp, bias=False))
+    return dataclasses.replace(plain, layers=(layer,) * hf.num_layers)
 
 
 def _describe_3(hf: HfConfig) -> DecoderSpec:
@@ -22,7 +27,7 @@ def _describe_3(hf: HfConfig) -> DecoderSpec:
     hf.no_windows()
     norm = hf.rms_norm()
     attention = AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=of_heads, output_bias=of_others)
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"), bias=of_others)
+    mlp = DenseSpec(activation=hf.activation(), bias=of_others)
     return DecoderSpec(layers=(LayerSpec(attention=attention, mlp=mlp, norm=norm),) * hf.num_layers, norm=norm)
 
 
@@ -36,7 +41,11 @@ _WEIGHTS = (
         ("attention.wqkv.weight", "attention.qkv.kernel", "grouped_query"),
         ("attention.wqkv.weight", "attention.qkv.kernel", "grouped_key"),
         ("attention.wqkv.weight", "attention.qkv.kernel", "grouped_value"),
+        ("attention.wqkv.bias", "attention.qkv.bias", "grouped_query_bias"),
+        ("attention.wqkv.bias", "attention.qkv.bias", "grouped_key_bias"),
+        ("attention.wqkv.bias", "attention.qkv.bias", "grouped_value_bias"),
         ("attention.wo.weight", "attention.output.kernel", "output"),
+        ("attention.wo.bias", "attention.output.bias", "vector"),
         ("feed_forward.w1.weight", "mlp.gate_up.kernel", "gate"),
         ("feed_forward.w3.weight", "mlp.gate_up.kernel", "up"),
         ("feed_forward.w2.weight", "mlp.down.kernel", "down"),

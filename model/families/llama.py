@@ -7,13 +7,18 @@ from palladio.model.weight_rules import DECODER_WEIGHTS
 
 
 def describe(hf: HfConfig) -> DecoderSpec:
-    """Every layer alike, with biases as configured."""
+    """Every layer alike."""
     hf.no_windows()
+    layer = layer_of(hf)
+    return DecoderSpec(layers=(layer,) * hf.num_layers, norm=layer.norm)
+
+
+def layer_of(hf: HfConfig) -> LayerSpec:
+    """With biases as configured."""
     norm, has_bias = hf.rms_norm(), hf.flag("attention_bias", default=False)
     attention = AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias)
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"), bias=hf.flag("mlp_bias", default=False))
-    layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
-    return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm)
+    mlp = DenseSpec(activation=hf.activation(), bias=hf.flag("mlp_bias", default=False))
+    return LayerSpec(attention=attention, mlp=mlp, norm=norm)
 
 
 LLAMA = Family(

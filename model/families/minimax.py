@@ -10,8 +10,6 @@ from palladio.model.weight_rules import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, T
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
-    for key, value in _ALWAYS.items():
-        hf.require(key, value, default=value)
     hf.no_windows()
     norm, rotated = hf.rms_norm(), hf.optional_count("rotary_dim")
     attention = AttentionSpec(
@@ -20,18 +18,11 @@ def _describe(hf: HfConfig) -> DecoderSpec:
         qk_norm=QKNormSpec(norm=norm, form="all_heads"),
     )
     router = RouterSpec(renormalize=True, score="sigmoid", bias="choice")
-    mlp = SparseSpec(router=router, activation=hf.activation("hidden_act", "silu"))
+    mlp = SparseSpec(router=router, activation=hf.activation())
     layer = LayerSpec(attention=attention, mlp=mlp, norm=norm)
     return DecoderSpec(layers=(layer,) * hf.num_layers, norm=norm, experts=ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
 
 
-_ALWAYS = {  # of what published files say and transformers does not ask
-    "use_qk_norm": True,
-    "qk_norm_type": "per_layer",
-    "scoring_func": "sigmoid",
-    "use_routing_bias": True,
-    "shared_intermediate_size": 0,
-}
 _BIAS = layer_rules(
     "",
     "mlp.",

@@ -24,7 +24,7 @@ def _describe_ministral3(hf: HfConfig) -> DecoderSpec:
 
 
 def _describe(hf: HfConfig, windows: Iterable[int | None], growth: QueryGrowth | None) -> DecoderSpec:
-    norm, rope, mlp = hf.rms_norm(), hf.rope(), DenseSpec(activation=hf.activation("hidden_act", "silu"))
+    norm, rope, mlp = hf.rms_norm(), hf.rope(), DenseSpec(activation=hf.activation())
     attention = (AttentionSpec(rope=rope, scale=hf.scale, window=window, query_growth=growth) for window in windows)
     layers = tuple(LayerSpec(attention=each, mlp=mlp, norm=norm) for each in attention)
     return DecoderSpec(layers=layers, norm=norm)

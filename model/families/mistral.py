@@ -15,11 +15,11 @@ MIXTRAL_KEYS = ExpertKeys(
 
 
 def _describe_mistral(hf: HfConfig) -> DecoderSpec:
-    return _describe(hf, DenseSpec(activation=hf.activation("hidden_act", "silu")))
+    return _describe(hf, DenseSpec(activation=hf.activation()))
 
 
 def _describe_mixtral(hf: HfConfig) -> DecoderSpec:
-    mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation("hidden_act", "silu"))
+    mlp = SparseSpec(router=RouterSpec(renormalize=True), activation=hf.activation())
     return _describe(hf, mlp, ExpertsConfig.from_hf(hf, MIXTRAL_KEYS))
 
 

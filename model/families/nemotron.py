@@ -13,9 +13,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     attention = AttentionSpec(
         rope=hf.rope(default_fraction=0.5), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias
     )
-    mlp = DenseSpec(
-        activation=hf.activation("hidden_act", "relu2"), is_gated=False, bias=hf.flag("mlp_bias", default=False)
-    )
+    mlp = DenseSpec(activation=hf.activation(default="relu2"), is_gated=False, bias=hf.flag("mlp_bias", default=False))
     return DecoderSpec(layers=(LayerSpec(attention=attention, mlp=mlp, norm=norm),) * hf.num_layers, norm=norm)
 
 
@@ -28,7 +26,6 @@ FAMILIES = {
         defaults={
             "max_position_embeddings": 4096,
             "norm_eps": 1e-5,
-            "hidden_act": "relu2",
             "bos_token_id": 2,
             "eos_token_id": 3,
         },

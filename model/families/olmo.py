@@ -17,7 +17,7 @@ def _layer(hf: HfConfig, rope: RopeConfig, window: int | None) -> LayerSpec:
         qkv_bias=has_bias,
         output_bias=has_bias,
     )
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"))
+    mlp = DenseSpec(activation=hf.activation())
     return LayerSpec(attention=attention, mlp=mlp, norm=norm, norm_placement="post")
 
 

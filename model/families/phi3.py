@@ -11,7 +11,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     norm, rope = hf.rms_norm(), hf.rope(default_fraction=1.0)
     if rope.kind not in ("default", "longrope"):
         raise ConfigError(f"rope_scaling.rope_type: {rope.kind!r} is not supported here; only 'longrope'")
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "silu"))
+    mlp = DenseSpec(activation=hf.activation())
     layers = (
         LayerSpec(attention=AttentionSpec(rope=rope, scale=hf.scale, window=window), mlp=mlp, norm=norm)
         for window in hf.windows_everywhere()

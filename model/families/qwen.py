@@ -21,7 +21,7 @@ def qwen3_attention(hf: HfConfig) -> AttentionSpec:
 
 
 def _dense(hf: HfConfig, attention: AttentionSpec) -> DecoderSpec:
-    norm, mlp = hf.rms_norm(), DenseSpec(activation=hf.activation("hidden_act", "silu"))
+    norm, mlp = hf.rms_norm(), DenseSpec(activation=hf.activation())
     layers = (
         LayerSpec(attention=dataclasses.replace(attention, window=window), mlp=mlp, norm=norm)
         for window in hf.windows_of_upper_layers()

@@ -37,8 +37,8 @@ _KEYS = ExpertKeys(
 
 def describe_hybrid(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
     """Args: are_sparse: of each layer, whether it has experts."""
-    hf.require("attention_bias", False, default=False)
-    norm, activation = hf.rms_norm("plus_one"), hf.activation("hidden_act", "silu")
+    hf.require("attention_bias", False, default=False)  # nor another activation, which delta rules would have, too
+    norm, activation = hf.rms_norm("plus_one"), hf.activation(only="silu")
     mixers: dict[str, AttentionSpec | DeltaSpec] = {
         FULL: AttentionSpec(
             rope=hf.rope(default_fraction=0.25), scale=hf.scale, qk_norm=QKNormSpec(norm=norm), has_gate=True

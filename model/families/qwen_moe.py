@@ -1,9 +1,12 @@
 """Qwen2-MoE and Qwen3-MoE: Qwen's attention, and a mixture of experts."""
 
+import dataclasses
+
+from palladio.model.errors import ConfigError
 from palladio.model.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
 from palladio.model.families.qwen import qwen2_attention, qwen3_attention
 from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
+from palladio.model.hf_config import SLIDING, HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
 from palladio.model.weight_rules import DECODER_WEIGHTS, EXPERTS
 
@@ -23,8 +26,10 @@ _QWEN3_KEYS = ExpertKeys(
 
 
 def _describe_qwen2(hf: HfConfig) -> DecoderSpec:
-    hf.require("qkv_bias", True, default=True)
-    return _describe(hf, qwen2_attention(hf), _QWEN2_KEYS)
+    if SLIDING in (hf.layer_types() or ()):
+        raise ConfigError(f"layer_types: {SLIDING} is not supported here")
+    attention = dataclasses.replace(qwen2_attention(hf), qkv_bias=hf.flag("qkv_bias", default=True))
+    return _describe(hf, attention, _QWEN2_KEYS)
 
 
 def _describe_qwen3(hf: HfConfig) -> DecoderSpec:
@@ -34,7 +39,7 @@ def _describe_qwen3(hf: HfConfig) -> DecoderSpec:
 def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> DecoderSpec:
     hf.require("use_sliding_window", False, default=False)  # no published model has one; transformers' releases differ
     hf.no_windows()
-    norm, activation = hf.rms_norm(), hf.activation("hidden_act", "silu")
+    norm, activation = hf.rms_norm(), hf.activation()
     are_sparse = sparse_layers(hf, hf.num_layers)
     sparse = SparseSpec(
         router=RouterSpec(renormalize=hf.flag("norm_topk_prob", default=False)),

@@ -1,22 +1,23 @@
-"""SmolLM3: Llama without a rotary embedding on every fourth layer."""
-
-import dataclasses
+"""SmolLM3: Llama without a rotary embedding on every fourth layer, which may have a window."""
 
 from palladio.model.config_keys import shown
 from palladio.model.errors import ConfigError
 from palladio.model.families import llama
 from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
+from palladio.model.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.layer_spec import DecoderSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
-    hf.require("use_sliding_window", False, default=False)  # no published model has one
-    plain = llama.describe(hf)
-    rotated = plain.layers[0]
-    unrotated = rotated.with_attention(rope=None)
-    has_rope = _has_rope(hf)
-    return dataclasses.replace(plain, layers=tuple(rotated if has else unrotated for has in has_rope))
+    layer, has_rope, types = llama.layer_of(hf), _has_rope(hf), hf.layer_types()
+    if types is None:
+        window = hf.optional_count("sliding_window") if hf.flag("use_sliding_window", default=False) else None
+        types = tuple(FULL if has or window is None else SLIDING for has in has_rope)
+    layers = (
+        layer.with_attention(rope=layer.attention.rope if has else None, window=hf.window(kind))
+        for has, kind in zip(has_rope, types, strict=True)
+    )
+    return DecoderSpec(layers=tuple(layers), norm=layer.norm)
 
 
 def _has_rope(hf: HfConfig) -> list[int]:

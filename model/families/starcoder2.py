@@ -9,7 +9,7 @@ from palladio.model.weight_rules import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS,
 def _describe(hf: HfConfig) -> DecoderSpec:
     has_bias, rope = hf.flag("use_bias", default=True), hf.rope()
     norm = NormSpec(kind="layer", eps=hf.number("norm_epsilon"), scaling="float32", bias=True)
-    mlp = DenseSpec(activation=hf.activation("hidden_act", "gelu_pytorch_tanh", "gelu"), is_gated=False, bias=has_bias)
+    mlp = DenseSpec(activation=hf.activation(default="gelu_pytorch_tanh"), is_gated=False, bias=has_bias)
     attention = (
         AttentionSpec(rope=rope, scale=hf.scale, window=window, qkv_bias=has_bias, output_bias=has_bias)
         for window in hf.windows_everywhere()

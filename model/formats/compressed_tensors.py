@@ -73,13 +73,19 @@ class Scheme:
         if found.get("format") not in (None, *_FORMATS):
             raise ConfigError(f"{where}.format: {shown(found['format'])} is not supported: {', '.join(_FORMATS)} are")
         if (number, bits) not in _KINDS:
-            raise ConfigError(f"{where}.weights: {bits} bits of type {shown(number)} are not supported")
+            raise ConfigError(
+                f"{where}.weights.num_bits: {bits} of type {shown(number)} is not supported; supported: "
+                f"{', '.join(f'{size} of {kind!r}' for kind, size in _KINDS)}"
+            )
         strategy = keys.values.get("strategy") or "tensor"
         block = None
         if strategy == "block":
             block = _block(keys, where)
         elif strategy not in ("tensor", "channel", "group"):
-            raise ConfigError(f"{where}.weights.strategy: {shown(strategy)} is not supported")
+            raise ConfigError(
+                f"{where}.weights.strategy: {shown(strategy)} is not supported; "
+                "supported: tensor, channel, group, block"
+            )
         group = group_size(keys) if strategy == "group" else None if block is None else block[1]
         if number == "float" and strategy == "group":
             raise ConfigError(f"{where}.weights.strategy: 'group' is not supported for type 'float'")

@@ -54,6 +54,9 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _of_fused_heads(transform.removeprefix("fused_"), shape, layout)
         case "grouped_query" | "grouped_key" | "grouped_value":
             return _of_grouped_heads(transform.removeprefix("grouped_"), shape, layout)
+        case "grouped_query_bias" | "grouped_key_bias" | "grouped_value_bias":
+            kind = transform.removeprefix("grouped_").removesuffix("_bias")
+            return _without_inputs(_of_grouped_heads(kind, (1, *shape), layout))
         case "query_scale" | "key_scale" | "query_scales" | "key_scales":
             kind, _, number = transform.partition("_")
             return _head_scales(kind, layout, are_apart=number == "scales")
@@ -220,6 +223,13 @@ def _of_grouped_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -
             target = layout.group + (kind == "value")
             boxes.append(Box((D, 1, 1, H), (0, number, target, 0), (0, place.kv_head, slot, 0)))
     return Part((K * (group + 2) * H, D), (K, group + 2, H, D), (3, 0, 1, 2), tuple(boxes))
+
+
+def _without_inputs(part: Part) -> Part:
+    """Of a bias, where this is of its matrix, whose inputs come first in the parameter and last in the file."""
+    order = tuple(number for number in part.order if number != len(part.order) - 1)
+    boxes = tuple(box.without(0) for box in part.boxes)
+    return Part(part.file_shape[:-1], part.split[:-1], order, boxes)
 
 
 def _head_scales(kind: str, layout: TensorLayout, *, are_apart: bool) -> Part:

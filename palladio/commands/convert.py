@@ -2,12 +2,15 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from palladio.child import run_module
 from palladio.commands.parsing import make_parser
 from palladio.default_model import default_model_path, names_default_model
+from palladio.launch_server import report_error
 from palladio.model.errors import ConfigError
 from palladio.model.quantization_flag import QuantizationFlag
+from palladio.runtime.text.servable_config import glance_at
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,6 +58,10 @@ def convert(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         except ConfigError as error:
             found.error(str(error))
     source = str(default_model_path()) if names_default_model(args.source) else args.source
+    try:
+        glance_at(Path(source).expanduser())
+    except ConfigError as error:
+        return report_error(error)
     return run_module(
         "palladio.commands.convert_worker",
         *(source, args.out, args.dtype, args.quantization),

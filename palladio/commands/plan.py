@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from palladio.child import run_module
@@ -11,6 +12,7 @@ from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.text.servable_config import glance_at
 from palladio.server_args import names_model, parse_server_args
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run
@@ -71,8 +73,10 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             args = dataclasses.replace(
                 args, parallel=dataclasses.replace(args.parallel, tp_size=_least_tp_size(args.parallel))
             )
+        config = args.engine_config()
+        glance_at(Path(config.source.model_path).expanduser(), config.source.json_model_override_args)
         request = {
-            "config": args.engine_config(),
+            "config": config,
             "tp_size": args.parallel.tp_size if gives_tp_size else None,
             "topology": topology,
             "compile": compiles,

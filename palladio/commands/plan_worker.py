@@ -19,11 +19,11 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.model.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.engine_plan import overrides_of
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
 from palladio.runtime.interface.config import EngineConfig

@@ -13,7 +13,7 @@ from palladio.pallas_kernels.cpu_native.forms import Form
 
 BlockActivation = Literal["silu", "gelu_tanh", "relu2"]
 HeadForm = Literal["none", "head", "own_scales", "all_heads"]
-_ACTIVATIONS: Final[tuple[BlockActivation, ...]] = ("silu", "gelu_tanh", "relu2")
+BLOCK_ACTIVATIONS: Final[tuple[BlockActivation, ...]] = ("silu", "gelu_tanh", "relu2")
 _HEAD_FORMS: Final[tuple[HeadForm, ...]] = ("none", "head", "own_scales", "all_heads")
 _NOTHING: Final = np.zeros(0, np.float32)
 Parameter = jax.Array | None
@@ -121,7 +121,7 @@ def mlp_block(
         *_present(arrays),
         **ends.attributes,
         width=np.int64(width),
-        activation=np.int64(_ACTIVATIONS.index(activation)),
+        activation=np.int64(BLOCK_ACTIVATIONS.index(activation)),
         is_gated=is_gated,
         up_bits=np.int64(up.bits),
         down_bits=np.int64(down.bits),

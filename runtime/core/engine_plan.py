@@ -4,17 +4,17 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import jax
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config_overrides import overrides_of
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.kv_cache import CacheLayout, fitting_page_size
 from palladio.model.loading.load_model import abstract_model
@@ -380,18 +380,3 @@ def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
     if config.source.skip_tokenizer_init or not file.is_file():
         return vocab_size
     return min(vocab_size, max(vocabulary(file).values(), default=vocab_size - 1) + 1)
-
-
-def overrides_of(text: str) -> dict[str, Any]:
-    """The object that --json-model-override-args holds.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    try:
-        overrides = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
-    if not isinstance(overrides, dict):
-        raise ConfigError("--json-model-override-args must be a JSON object")
-    return overrides

@@ -1,7 +1,8 @@
 """What flags, model and platform come to, before anything is loaded: limits, dtypes, buckets."""
 
 import dataclasses
-from typing import Literal, Self
+import json
+from typing import Any, Literal, Self
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -240,11 +241,7 @@ class EngineLimits:
         """
         context_length = config.source.context_length or model.max_position_embeddings
         if context_length > model.max_position_embeddings:
-            raise ConfigError(
-                f"--context-length {context_length} exceeds the model's max_position_embeddings "
-                f"({model.max_position_embeddings}); the model was not trained on longer inputs. To force it, pass "
-                f"--json-model-override-args '{{\"max_position_embeddings\": {context_length}}}'"
-            )
+            raise ConfigError(_of_long_context(context_length, model))
         scheduler = config.scheduler
         num_ranks = config.parallel.dp_size
         # Ranks that have experts in common compute each other's rows, padding too: together they take one chunk.
@@ -352,3 +349,20 @@ def check_states(config: EngineConfig, model: ModelConfig) -> None:
             f"--deterministic: {what}, whose last bits depend on how a prompt is divided into chunks; "
             "leave the flag out"
         )
+
+
+def _of_long_context(length: int, model: ModelConfig) -> str:
+    """What is wrong with more tokens than a model is made for, and how to have them."""
+    limit = model.max_position_embeddings
+    exceeds = f"--context-length {length} exceeds the model's max_position_embeddings ({limit})"
+    dynamic = next((rope for rope in model.ropes if rope.kind == "dynamic"), None)
+    if dynamic is None:
+        advice = "the model was not trained on longer inputs. To force it"
+        override: dict[str, Any] = {"max_position_embeddings": length}
+    else:  # a larger max_position_embeddings would have scaling begin later, or never
+        advice = (
+            "beyond it, rope_scaling of type dynamic has other frequencies for each length, while keys in the cache "
+            "keep theirs: that is not supported. For YaRN in its place"
+        )
+        override = {"rope_scaling": dynamic.as_yarn(length, limit)}
+    return f"{exceeds}; {advice}, pass --json-model-override-args '{json.dumps(override)}'"

@@ -6,10 +6,11 @@ from pathlib import Path
 import jax
 
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config_overrides import overrides_of
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
-from palladio.runtime.core.engine_plan import EnginePlan, overrides_of
+from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights
 from palladio.runtime.execution.out_of_memory import is_out_of_memory

@@ -47,9 +47,9 @@ class ModelSource:
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
         quantization: Format of the weights in memory; a plain checkpoint is quantized while it loads. int8, fp8: a
             scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections also round activations. int4: a scale per
-            128 inputs (W4A16). Modules can have different formats: int4,lm_head=dense,down_proj=int8. awq, gptq and
-            other checkpoint formats must match the checkpoint. dequantize: a quantized checkpoint becomes --dtype.
-            Default: the format of the checkpoint.
+            128 inputs, in o_proj of one head (W4A16). Modules can have different formats:
+            int4,lm_head=dense,down_proj=int8. awq, gptq and other checkpoint formats must match the checkpoint.
+            dequantize: a quantized checkpoint becomes --dtype. Default: the format of the checkpoint.
         is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
             has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
             last-token pooling with L2 normalization.

@@ -30,13 +30,16 @@ from palladio.runtime.text.hub_download import (
     Repository,
     cached_names,
     download,
+    fetch_one,
     find_snapshot,
     is_offline,
     nearest,
 )
+from palladio.runtime.text.servable_config import check_folder
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
-_MODEL_FILES = (*_TOKENIZER_FILES, "*.safetensors")  # never *.bin
+_WEIGHTS = "*.safetensors"  # never *.bin
+_MODEL_FILES = (*_TOKENIZER_FILES, _WEIGHTS)
 _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 logger = logging.getLogger(__name__)
@@ -65,7 +68,8 @@ def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Tol
     """
     place = (source.revision, source.download_dir, told)
     needs_weights = needs_weights and source.load_format != "dummy"
-    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights))
+    overrides = source.json_model_override_args
+    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights, overrides=overrides))
     tokenizer = None
     if source.tokenizer_path is not None and not source.skip_tokenizer_init:
         tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
@@ -127,9 +131,10 @@ def _resolve_model(
     *,
     needs_weights: bool,
     flag: str = "--model-path",
+    overrides: str = "{}",
 ) -> Path:
-    wanted = _MODEL if needs_weights else _CONFIG
-    folder = _resolve(path, revision, download_dir, told, dataclasses.replace(wanted, flag=flag))
+    wanted = dataclasses.replace(_MODEL if needs_weights else _CONFIG, flag=flag, overrides=overrides)
+    folder = _resolve(path, revision, download_dir, told, wanted)
     refusal = describe_folder(folder, needs_weights=needs_weights)
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")
@@ -144,12 +149,14 @@ class _Wanted:
         flag: that gave the path.
         files: patterns of what is downloaded; holds: what the directory must hold, in words.
         is_complete: whether a snapshot in the local cache holds it.
+        overrides: as of --json-model-override-args.
     """
 
     flag: str
     files: tuple[str, ...]
     holds: str
     is_complete: Callable[[Path], bool]
+    overrides: str = "{}"
 
 
 def _resolve(path: str, revision: str | None, download_dir: str | None, told: Told, wanted: _Wanted) -> Path:
@@ -173,9 +180,11 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, told: To
     try:
         return _fetch(repository, wanted, told)
     except ConfigError:
-        if cached is not None:
-            return cached  # an interrupted download: whoever needs what is missing says so
-        raise
+        if cached is None:
+            raise
+        if _WEIGHTS in wanted.files and (cached / "config.json").is_file():
+            check_folder(cached, wanted.overrides)
+        return cached  # an interrupted download: whoever needs what is missing says so
 
 
 def _cached(repository: Repository) -> Path | None:
@@ -186,13 +195,22 @@ def _cached(repository: Repository) -> Path | None:
 
 def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
     """Raises:
-    ConfigError: the hub has no such repository, keeps it from this user, or does not answer.
+    ConfigError: the hub has no such repository, keeps it from this user, or does not answer; or its config.json is of
+        a model that cannot be served, whose weights then stay where they are.
     """
     flag, name = wanted.flag, repository.name
+
+    def on_listing(listing: Listing) -> None:
+        if told.on_listing is not None:
+            told.on_listing(listing)
+        missing = {file.name for file in listing.files if not file.is_here}
+        if any(file.endswith(".safetensors") for file in missing) and listing.has("config.json"):
+            check_folder(fetch_one(repository, "config.json").parent, wanted.overrides)
+
     try:
-        return download(repository, told.on_progress, told.on_listing, told.stop)
+        return download(repository, told.on_progress, on_listing, told.stop)
     except ConfigError:
-        raise  # of whoever is told
+        raise  # of whoever is told, or of a model that cannot be served
     except HFValidationError:
         raise ConfigError(f"{flag} {name}: neither a directory here nor a hub id such as owner/name") from None
     except GatedRepoError as error:

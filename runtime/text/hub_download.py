@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
 
 from palladio.runtime.interface.messages import LoadProgress
@@ -72,6 +72,10 @@ class Listing:
     def total(self) -> int:
         """Bytes."""
         return sum(file.size for file in self.files)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return any(file.name == name for file in self.files)
 
     @property
     def missing(self) -> int:
@@ -183,6 +187,15 @@ def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, sto
         raise OSError(found["error"])
     on_progress(LoadProgress("download", total, total))
     return Path(found["folder"])
+
+
+def fetch_one(repository: Repository, name: str) -> Path:
+    """A file, which is small: in this process, and nobody is told.
+
+    Raises:
+        see list_files.
+    """
+    return Path(hf_hub_download(repository.name, name, revision=repository.revision, cache_dir=repository.cache_dir))
 
 
 def cached_names(cache_dir: str | None = None) -> list[str]:

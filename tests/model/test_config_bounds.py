@@ -84,7 +84,7 @@ def test_what_is_no_number_is_named(key: str, value: Any) -> None:
         read("qwen3", **{key: value})
 
 
-@pytest.mark.parametrize("value", ["2", True, -1, 2**31, 10**40, 2.0, [2, -1], {}])
+@pytest.mark.parametrize("value", ["2", True, 2**31, 10**40, 2.0, [2, 2.0], {}])
 @pytest.mark.parametrize("key", IDS)
 def test_what_is_no_token_is_named(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):

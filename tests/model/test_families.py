@@ -106,14 +106,11 @@ def test_longrope_is_chosen_by_the_models_context() -> None:
 @pytest.mark.parametrize(
     ("family", "overrides", "message"),
     [
-        (
-            "gemma3",
-            {"hidden_activation": "silu"},
-            "hidden_activation: 'silu' is not supported; only 'gelu_pytorch_tanh'",
-        ),
+        ("gemma3", {"hidden_activation": "mish"}, "hidden_activation: 'mish' is not supported; supported: "),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
         ("gemma3", {"sliding_window": None}, "sliding_window is missing"),
-        ("gemma3", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must hold an object for each of"),
+        ("gemma3", {"rope_parameters": {"full_attention": 1e4}}, "rope_parameters must hold an object for each of"),
+        ("gemma3", {"rope_parameters": "default"}, "rope_parameters must hold an object for each of"),
         ("gemma3", {"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ("gemma2", {"attn_logit_softcapping": "high"}, "attn_logit_softcapping must be a number"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be a number greater than 0"),
@@ -121,13 +118,17 @@ def test_longrope_is_chosen_by_the_models_context() -> None:
         ("phi3", {"original_max_position_embeddings": 1}, "original_max_position_embeddings must be at least 2"),
         ("phi3", {"partial_rotary_factor": 0.1}, "partial_rotary_factor 0.1 rotates 0 of the 8 dimensions"),
         ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor must be at most 1"),
-        ("olmo2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
+        (
+            "olmo2",
+            {"partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "partial_rotary_factor: 0.5 is not supported",
+        ),
         ("olmo3", {"layer_types": ["full_attention"]}, "each of the 4 layers"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must list 1"),
         ("smollm3", {"no_rope_layers": [1, 0, 2]}, "no_rope_layers must list 1"),
-        ("smollm3", {"use_sliding_window": True}, "use_sliding_window: True"),
+        ("smollm3", {"layer_types": ["sliding_attention"] * 3}, "sliding_window is missing"),
         ("cohere", {"logit_scale": 0}, "logit_scale must be a number greater than 0"),
-        ("starcoder2", {"hidden_act": "relu"}, "hidden_act: 'relu' is not supported"),
+        ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act: 'gelu' is not supported; supported: silu, swish"),
         ("granite", {"residual_multiplier": "x"}, "residual_multiplier must be a number"),
     ],
 )

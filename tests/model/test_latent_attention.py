@@ -133,7 +133,6 @@ def test_pairs_are_taken_apart_while_loading(tmp_path: Path) -> None:
         ("deepseek_v3", {"q_lora_rank": "none"}, "q_lora_rank must be a whole number"),
         ("deepseek_v3", {"qk_rope_head_dim": 7}, "must be even"),
         ("deepseek_v3", {"rope_interleave": 1}, "rope_interleave must be true or false"),
-        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob: True is not supported"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method: 'noaux_tc' is not supported; only greedy and group"),
         ("deepseek_v2", {"mlp_bias": True}, "mlp_bias: True is not supported"),
         (

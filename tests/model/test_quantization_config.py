@@ -62,6 +62,7 @@ def test_names_that_fit_a_format(form: str) -> None:
     ("other", "usual"),
     [
         (AWQ | {"version": "GEMM"}, AWQ),
+        ({key: value for key, value in MODELOPT.items() if key != "quant_method"}, MODELOPT),
         (
             {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "exclude_modules": ["*down_proj"]}},
             MODELOPT | {"ignore": ["*down_proj"]},

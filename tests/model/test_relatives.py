@@ -1,6 +1,7 @@
 """Models whose checkpoints pack a known model's tensors otherwise: the same parameters, bit for bit."""
 
 import dataclasses
+import importlib.util
 import json
 import logging
 import math
@@ -18,10 +19,12 @@ from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_mesh
 from tests.many_devices import call_with_devices
-from tests.model.driver import load, numbers
+from tests.model.driver import Driver, load, numbers
+from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config, write_json
 
 FILE = "model.safetensors"
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 Tensors = dict[str, np.ndarray]
 _NAMES = {
     "model.tok_embeddings.": "model.embed_tokens.",
@@ -37,14 +40,15 @@ _NAMES = {
 
 def as_llama(stored: Tensors, config: dict[str, Any]) -> Tensors:
     """InternLM 2's tensors: of each key head its queries, its key and its value are beside each other."""
-    D, N, K = (config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
-    H, found = D // N, {}
+    N, K = config["num_attention_heads"], config["num_key_value_heads"]
+    H, found = config["hidden_size"] // N, {}
     for name, array in stored.items():
         if "wqkv" in name:
-            heads = array.reshape(K, N // K + 2, H, D)
+            inputs = array.shape[1:]  # of a bias, none
+            heads = array.reshape(K, N // K + 2, H, *inputs)
             part = name.replace("attention.wqkv", "self_attn.{}_proj")
-            found[part.format("q")] = heads[:, :-2].reshape(N * H, D)
-            found[part.format("k")], found[part.format("v")] = (heads[:, i].reshape(K * H, D) for i in (-2, -1))
+            found[part.format("q")] = heads[:, :-2].reshape(N * H, *inputs)
+            found[part.format("k")], found[part.format("v")] = (heads[:, i].reshape(K * H, *inputs) for i in (-2, -1))
         else:
             ours = next((name.replace(*pair) for pair in _NAMES.items() if pair[0] in name), name)
             found[ours] = array
@@ -61,16 +65,37 @@ def differing(path: str, same: str, num_devices: int) -> list[str]:
     return [name for name, array in wanted.items() if not np.array_equal(got[name], array)]
 
 
-def test_internlm2_is_llama_in_other_tensors(tmp_path: Path) -> None:
-    """With 4 devices each key head is on two."""
-    path, config = make_checkpoint(tmp_path / "internlm2", "internlm2"), tiny_config("internlm2")
-    same = tmp_path / "llama"
+def internlm2_and_llama(folder: Path, *, has_bias: bool) -> tuple[Path, Path]:
+    """The same model twice: InternLM 2's bias is that of attention."""
+    config = tiny_config("internlm2", bias=has_bias)
+    path, same = make_checkpoint(folder / "internlm2", "internlm2", bias=has_bias), folder / "llama"
     same.mkdir()
-    renamed = {key: value for key, value in config.items() if key not in ("bias", "rope_scaling")}
-    write_json(same / "config.json", renamed | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
-    save_file(as_llama(load_file(path / FILE), config), same / FILE)
+    renamed = {key: value for key, value in config.items() if key != "bias"}
+    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": has_bias}
+    write_json(same / "config.json", renamed | llama)
+    save_file(as_llama(load_file(path / FILE), config), same / FILE, metadata={"format": "pt"})
+    return path, same
+
+
+@pytest.mark.parametrize("has_bias", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_internlm2_is_llama_in_other_tensors(has_bias: bool, tmp_path: Path) -> None:
+    """With 4 devices each key head is on two."""
+    path, same = internlm2_and_llama(tmp_path, has_bias=has_bias)
     assert differing(str(path), str(same), 1) == []
     assert call_with_devices(__name__, "differing", str(path), str(same), 4) == []
+
+
+@needs_torch
+@pytest.mark.torch
+def test_logits_of_internlm2_with_biases(tmp_path: Path) -> None:
+    from tests.model import hf_oracle
+
+    path, same = internlm2_and_llama(tmp_path, has_bias=True)
+    chosen = prompts()[4:6]
+    found = Driver(*load(path), num_sequences=2).step(chosen)
+    wanted, _ = hf_oracle.run(same, chosen, 1)
+    for b, expected in enumerate(wanted):
+        np.testing.assert_allclose(found[b], expected, atol=1e-4, rtol=0)
 
 
 def with_images(folder: Path, family: str, architecture: str, prefix: str | None, **outer: Any) -> Path:
@@ -125,12 +150,7 @@ def test_the_text_model_of_one_that_takes_images(
 @pytest.mark.parametrize(
     ("family", "overrides", "message"),
     [
-        ("minimax_m2", {"qk_norm_type": "per_head"}, "qk_norm_type: 'per_head' is not supported; only 'per_layer'"),
-        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size: 8 is not supported; only 0"),
-        ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func: 'softmax' is not supported; only 'sigmoid'"),
-        ("internlm2", {"bias": True}, "bias: True is not supported; only False"),
         ("internlm3", {"bias": False}, "qkv_bias True differs from bias False"),
-        ("nemotron", {"hidden_act": "silu"}, "hidden_act: 'silu' is not supported; only 'relu2'"),
         ("ministral", {"sliding_window": None}, "sliding_window is missing"),
         (
             "ministral3",

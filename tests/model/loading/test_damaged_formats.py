@@ -285,7 +285,10 @@ def test_quantized_tensors_without_a_word_in_config_json(case: str, end: str, tm
             },
             "config_groups.a.format: 'nvfp4-pack-quantized' is not supported",
         ),
-        (ct("pack-quantized", num_bits=3), "weights: 3 bits of type 'int' are not supported"),
+        (
+            ct("pack-quantized", num_bits=3),
+            "group_0.weights.num_bits: 3 of type 'int' is not supported; supported: 8 of",
+        ),
         (ct("pack-quantized", num_bits=4, strategy="tensor_group"), "strategy: 'tensor_group' is not supported"),
         (ct("pack-quantized", **FOUR) | {"transform_config": {"a": 1}}, "transform_config: .* is not supported"),
         (ct("pack-quantized", **FOUR) | {"ignore": ["re:("]}, "ignore: .* is not a regular expression"),

@@ -262,6 +262,29 @@ def test_a_checkpoint_without_a_head(folders, engines, tmp_path):
         EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
 
 
+@needs_torch
+@pytest.mark.torch
+def test_a_text_model_of_gemma3_without_a_head(tmp_path):
+    """transformers calls it Gemma3TextModel; Gemma3Model takes images."""
+    import torch
+    from transformers import AutoModel
+
+    torch.set_num_threads(1)
+    folder = make_checkpoint(tmp_path, "gemma3", num_hidden_layers=3)
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("model."): value for name, value in weights.items()}
+    save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"architectures": ["Gemma3TextModel"]})
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    assert type(model).__name__ == "Gemma3TextModel"
+    found = embed(TinyEngine(folder, **EMBEDS, compile="lazy").core(), PROMPTS[5:8])
+    with torch.inference_mode():
+        hidden = [model(torch.tensor([prompt])).last_hidden_state[0, -1].numpy() for prompt in PROMPTS[5:8]]
+    wanted = np.stack([row / np.linalg.norm(row) for row in hidden])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_attention_in_both_directions_is_refused(folders):
     override = {"json_model_override_args": '{"is_causal": false}'}
     flags = {"model_path": str(folders["last"]), **FLAGS, **EMBEDS, **override}

@@ -1,6 +1,7 @@
 """What a platform's defaults make of the flags."""
 
 import dataclasses
+import json
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import pytest
 
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config_overrides import override
 from palladio.model.kv_cache import fitting_page_size
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh
@@ -15,6 +17,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import device_shape
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
 from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
 from tests.tiny_model import tiny_config
 
 MODEL = default_model_path()
@@ -160,3 +163,30 @@ def test_a_chunk_fills_the_matrix_units_of_its_platform(
 def test_a_cpu_takes_requests_before_all_programs_are_compiled(platform: str, flags: dict[str, Any], mode: str) -> None:
     config = EngineConfig.from_flags({"model_path": str(MODEL), **flags})
     assert compile_mode(config, PlatformDefaults.of(platform)) == mode
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "yarn"),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 5e4}}, "yarn"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+        ({}, "default"),
+    ],
+)
+def test_what_a_longer_context_needs_is_told_so_that_it_works(overrides: dict[str, Any], kind: str) -> None:
+    """The advice for dynamic scaling turns it into another one, not off."""
+    config = EngineConfig.from_flags({"model_path": "m", "context_length": 300})
+    hf = tiny_config("llama3", max_position_embeddings=128, **{"rope_scaling": None, **overrides})
+
+    def limits(hf: dict[str, Any]) -> EngineLimits:
+        return EngineLimits.of(config, ModelConfig.from_hf(hf), PlatformDefaults.of("cpu"))
+
+    with pytest.raises(ConfigError, match=r"--context-length 300 exceeds the model's max_position") as caught:
+        limits(hf)
+    advised = json.loads(str(caught.value).partition("--json-model-override-args '")[2].removesuffix("'"))
+    (rope,), (before,) = (ModelConfig.from_hf(each).ropes for each in (override(hf, advised), hf))
+    assert limits(override(hf, advised)).context_length == 300
+    assert (rope.kind, rope.theta) == (kind, before.theta)
+    if kind == "yarn":
+        assert (rope.factor, rope.original_max_position) == (3.0, 128)

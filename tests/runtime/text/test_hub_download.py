@@ -1,30 +1,35 @@
 """Downloads from a small hub on this machine: sizes before the bar, progress, what is not fetched twice, refusals."""
 
+import json
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
+from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text import hub_download
-from palladio.runtime.text.hub import Told, pull_model, resolve_model_path
+from palladio.runtime.text.hub import Told, pull_model, resolve_model_path, resolve_source
 from palladio.runtime.text.hub_download import nearest
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
+from tests.tiny_model import tiny_config
 
 WEIGHTS = bytes(range(256)) * 400
 FILES = {
-    "config.json": b"{}",
+    "config.json": json.dumps(tiny_config("qwen2")).encode(),
     "tokenizer.json": b"{ }",
     "model.safetensors": WEIGHTS,
     "original/model.safetensors": b"again",
     "pytorch_model.bin": b"again",
     "README.md": b"words",
 }
+SMALL = len(FILES["config.json"]) + len(FILES["tokenizer.json"])
 WANTED = ["config.json", "model.safetensors", "tokenizer.json"]
 
 
@@ -48,7 +53,7 @@ def test_a_download_tells_its_size_and_how_far_it_is(
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert sorted(hub.fetched()) == WANTED
     (listing,) = listings
-    assert (listing.total, listing.missing) == (len(WEIGHTS) + 5, len(WEIGHTS) + 5)
+    assert (listing.total, listing.missing) == (len(WEIGHTS) + SMALL,) * 2
     first, *_, last = progress
     assert (first.phase, first.done, first.total) == ("download", 0, listing.total)
     assert (last.done, last.total) == (listing.total, listing.total)
@@ -68,7 +73,33 @@ def test_whole_files_are_not_fetched_again(hub: FakeHub) -> None:
     pull_model("org/model", None, None, Told(progress.append, listings.append))
     assert hub.fetched() == ["model.safetensors"]
     assert listings[0].missing == len(WEIGHTS)
-    assert progress[0].done == 5
+    assert progress[0].done == SMALL
+
+
+@pytest.mark.parametrize("takes", [pull_model, resolve_model_path])
+def test_weights_of_a_model_that_cannot_be_served_stay_where_they_are(takes: Any, hub: FakeHub) -> None:
+    """A text model of another kind, and whatever else config.json says; twice, for the config.json is here then."""
+    mistral4 = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mistral4"}}
+    for name, config, message in (
+        ("org/model", mistral4, r"text_config\.model_type: 'mistral4' is not supported in Mistral3ForConditional"),
+        ("org/Big-8B", tiny_config("qwen2", hidden_act="mish"), "hidden_act: 'mish' is not supported"),
+    ):
+        hub.repositories[name] = FILES | {"config.json": json.dumps(config).encode()}
+        for _ in range(2):
+            hub.requests.clear()
+            with pytest.raises(ConfigError, match=message):
+                takes(name, None, None, Told())
+            assert "model.safetensors" not in hub.fetched()
+
+
+def test_an_override_of_config_json_is_asked_before_weights_come(hub: FakeHub) -> None:
+    hub.repositories["org/model"] = FILES | {
+        "config.json": json.dumps(tiny_config("qwen2", hidden_act="mish")).encode()
+    }
+    source = ModelSource(
+        model_path="org/model", skip_tokenizer_init=True, json_model_override_args='{"hidden_act": "silu"}'
+    )
+    assert (Path(resolve_source(source).model_path) / "model.safetensors").is_file()
 
 
 def test_a_connection_that_breaks_is_continued_where_it_stopped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
