@@ -36,6 +36,7 @@ class Limits:
 
     max_model_len: int
     vocab_size: int
+    hidden_size: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Dice:
         self._fields = fields
         shared = random.Random(shared_seed)
         longest = limits.max_model_len // 8
-        self._prefixes = [_words(shared, count) for count in (longest // 4, longest // 2, longest, longest)]
+        self._prefixes = [random_words(shared, count) for count in (longest // 4, longest // 2, longest, longest)]
 
     def draw(self) -> Draw:
         rng = self.rng
@@ -193,11 +194,11 @@ class Dice:
         rng = self.rng
         if long:
             most = self._limits.max_model_len - max_tokens
-            ids = _ids(rng, self._limits, rng.randint(most // 3, most))
+            ids = random_ids(rng, self._limits, rng.randint(most // 3, most))
             return {"input_ids" if path == GENERATE else "prompt": ids}
         texts = []
         for _ in range(num_prompts):
-            own = _words(rng, rng.randint(1, 30))
+            own = random_words(rng, rng.randint(1, 30))
             texts.append(f"{rng.choice(self._prefixes)} {own}" if rng.random() < 0.5 else own)
         if path == CHAT:
             return {"messages": [{"role": "user", "content": texts[0]}]}
@@ -341,9 +342,9 @@ async def send_bad(client: httpx.AsyncClient, bad: tuple[str, Any, int]) -> End:
     return "refused"
 
 
-def _words(rng: random.Random, count: int) -> str:
+def random_words(rng: random.Random, count: int) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(count))
 
 
-def _ids(rng: random.Random, limits: Limits, count: int) -> list[int]:
+def random_ids(rng: random.Random, limits: Limits, count: int) -> list[int]:
     return [rng.randrange(300, min(limits.vocab_size, 4000)) for _ in range(count)]
