@@ -17,8 +17,8 @@ Exit code 1 if anything of this does not hold:
 - at quiet points, when no request is under way, nothing runs or waits, no token is used, no page is lost;
 - nothing is compiled, /health is 200, no traceback is in the log;
 - memory, open files and threads of the server's processes stop growing: their medians over the first and the last
-  quarter after the warm-up differ by less than the tolerances. The report has the slope of each process's memory over
-  the last third of the time.
+  quarter after the warm-up differ by less than the tolerances. The report has the least memory of each process in
+  each third of the time, and its slope over the last third.
 """
 
 import argparse
@@ -268,7 +268,7 @@ def report_of(soak: Soak, info: dict[str, Any], plan: Plan) -> dict[str, Any]:
     for text in wrong:
         soak.violations.append(text)
     tally = soak.probes.tally
-    thinned = soak.samples[:: max(1, len(soak.samples) // 200)]
+    thinned = soak.samples[:: max(1, len(soak.samples) // 100)]
     kinds: dict[str, dict[str, Any]] = {}
     for (kind, end), count in sorted(soak.ends.items()):
         kinds.setdefault(kind, {})[end] = count
@@ -305,6 +305,9 @@ def show(report: dict[str, Any]) -> None:
         if name == "last_third":
             for process, slopes in figures.items():
                 print(f"{process}, last third: " + ", ".join(f"{value:g} {unit}" for unit, value in slopes.items()))
+            continue
+        if name == "least_mib":
+            print(f"least MiB in each third: {figures}")
             continue
         scale = 2**20 if name == "rss" else 1
         values = " → ".join(f"{value / scale:.1f}" for value in figures.values())

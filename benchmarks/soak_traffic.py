@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from palladio.load.workloads import WORDS
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 FIELDS = ("cache_salt", "priority", "timeout")
 TIMED_OUT = 504, "deadline_exceeded"
+SLOW_SECONDS = 20.0  # of a slow reader, which then reads as fast as it can: a busy machine makes short pauses long
 SOMETIMES: dict[str, Any] = {
     "top_p": 0.9,
     "top_k": 20,
@@ -240,6 +242,7 @@ async def finish(client: httpx.AsyncClient, draw: Draw, dice: random.Random) -> 
     slowness = dice.choice((0.0, 0.0, 0.0, 0.0, 0.02))
     body = draw.body if way != "abort" else draw.body | {"rid": f"soak-{dice.getrandbits(64):x}"}
     answer, seen, aborted = Answer(), 0, False
+    slow_until = time.monotonic() + SLOW_SECONDS
     async with client.stream("POST", draw.path, json=body) as response:
         if response.status_code != 200:
             return _end_of(draw, response.status_code, json.loads(await response.aread()), answer)
@@ -251,7 +254,7 @@ async def finish(client: httpx.AsyncClient, draw: Draw, dice: random.Random) -> 
             if way == "abort" and seen > patience and not aborted:
                 aborted = True
                 (await client.post("/abort_request", json={"rid": body["rid"]})).raise_for_status()
-            if slowness:
+            if slowness and time.monotonic() < slow_until:
                 await asyncio.sleep(slowness)
     return _end_of_stream(draw, answer, aborted)
 
