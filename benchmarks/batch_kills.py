@@ -5,6 +5,11 @@
 Two kinds of end: `kill -9` of all of the server's processes, and a power failure. That is simulated: a library loaded
 before libc (power_loss.c, compiled with cc) keeps what has been fsynced, and the next server starts from that alone.
 Four points: while the batch is validated, while it runs, while its files are written, and after it was told to cancel.
+
+    python benchmarks/batch_kills.py --engine-kills 10
+
+kills the engine alone, so often during one batch, and checks the rule of docs/batches.md: the lines that fail are those
+that the engine had at three kills, at the last one beside no other line with two, and their errors say so.
 """
 
 import argparse
@@ -130,7 +135,7 @@ def found(storage: Path, batch_id: str) -> dict[str, Any]:
 
 def check(client: httpx.Client, batch_id: str, num_lines: int) -> dict[str, Any]:
     """Waits for the batch's end and counts its lines."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while (batch := state(client, batch_id))["status"] not in ENDED:
         assert time.monotonic() < deadline, f"the batch stays {batch['status']}"
         time.sleep(0.05)
@@ -174,10 +179,77 @@ def run_case(kind: str, point: str, num_lines: int, rng: random.Random, library:
     return {**outcome, "killed_at": before}
 
 
+def engine_of(pid: int) -> int | None:
+    """The engine's process of a server; None: there is none now."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"engine_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return None
+
+
+def crashes_of(storage: Path, batch_id: str) -> dict[str, int]:
+    """Line → how many crashes the server has noted."""
+    with contextlib.closing(sqlite3.connect(f"file:{storage / 'palladio.db'}?mode=ro", uri=True)) as connection:
+        rows = connection.execute("SELECT line, num_crashes FROM batch_crashes WHERE batch_id = ?", (batch_id,))
+        return {str(line - 1): number for line, number in rows}  # custom_ids begin at 0
+
+
+def run_engine_case(num_kills: int, num_lines: int, rng: random.Random) -> dict[str, Any]:
+    """Kills the engine while a batch runs. Each kill's row: lines that it counted for, and how many were suspects."""
+    kills: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        flags = [*FLAGS, "--file-storage-path", str(folder / "storage"), "--max-engine-restarts", str(num_kills + 1)]
+        with (
+            running_server(palladio_command(None, flags), folder / "log") as server,
+            httpx.Client(base_url=server.url, timeout=60) as client,
+        ):
+            assert server.process is not None
+            batch_id = create(client, num_lines, 64)
+            before: dict[str, int] = {}
+            while len(kills) < num_kills and state(client, batch_id)["status"] not in ENDED:
+                while client.get("/health").status_code != 200 or not state(client, batch_id)["in_progress_at"]:
+                    time.sleep(0.05)
+                time.sleep(rng.uniform(0.1, 2.0))
+                engine = engine_of(server.process.pid)
+                assert engine is not None
+                os.kill(engine, signal.SIGKILL)
+                while client.get("/health").status_code == 200:
+                    time.sleep(0.01)
+                time.sleep(1.0)  # lines hear of it, and count it
+                after = crashes_of(folder / "storage", batch_id)
+                had = [line for line, count in after.items() if count > before.get(line, 0)]
+                kills.append({"lines": len(had), "suspects": sum(before.get(line, 0) >= 2 for line in had)})
+                before = after
+                print(json.dumps(kills[-1]), file=sys.stderr, flush=True)
+            outcome = check(client, batch_id, num_lines)
+            batch = state(client, batch_id)
+            text = client.get(f"/v1/files/{batch['error_file_id']}/content").raise_for_status().text
+    errors = {line["custom_id"]: line["response"] for line in map(json.loads, text.splitlines())}
+    blamed = {
+        line: response["body"]["error"]["message"]
+        for line, response in errors.items()
+        if response["status_code"] == 500
+    }
+    expected = {line for line, count in before.items() if count >= 3}
+    return {
+        **outcome,
+        "kills": kills,
+        "failed_for_crashes": sorted(blamed),
+        "had_three_crashes": sorted(expected),
+        "messages": sorted(set(blamed.values())),
+        "is_the_rule": set(blamed) == expected
+        and all(kill["suspects"] <= 1 for kill in kills)
+        and all("failed 3 times while it had this line" in message for message in blamed.values()),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--lines", type=int, default=200)
+    parser.add_argument("--engine-kills", type=int, help="kill the engine alone, so often; nothing else is done")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seed", type=int, default=0)
@@ -185,6 +257,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     exit_on_sigterm()
     rng = random.Random(args.seed)
+    if args.engine_kills:
+        result = run_engine_case(args.engine_kills, args.lines, rng)
+        report("batch_kills.py", argv, {"lines": args.lines, "engine": result}, args.out)
+        return 0 if result["is_the_rule"] and not (result["lost"] or result["doubled"]) else 1
     cases: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         library = build_library(Path(folder))

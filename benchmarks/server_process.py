@@ -163,11 +163,26 @@ def cpu_seconds_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> dict[
     """
     seconds: dict[str, float] = {}
     for member in _tree_of(pid):
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            kind = next((kind for word, kind in kinds.items() if word in command), other)
-            seconds[kind] = seconds.get(kind, 0.0) + _cpu_seconds_of(member)
+        kind = _kind_of(member, kinds, other)
+        seconds[kind] = seconds.get(kind, 0.0) + _cpu_seconds_of(member)
     return seconds
+
+
+def memory_by_kind(pid: int, kinds: Mapping[str, str], other: str) -> dict[str, int]:
+    """Resident bytes of a process and all of its descendants, by what they are: see cpu_seconds_by_kind. Linux only."""
+    sizes: dict[str, int] = {}
+    for member in _tree_of(pid):
+        kind = _kind_of(member, kinds, other)
+        sizes[kind] = sizes.get(kind, 0) + _usage_of(member).rss
+    return sizes
+
+
+def _kind_of(pid: int, kinds: Mapping[str, str], other: str) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # it has ended
+        return other
+    return next((kind for word, kind in kinds.items() if word in command), other)
 
 
 def _cpu_seconds_of(pid: int) -> float:

@@ -2,18 +2,23 @@
 
     python benchmarks/soak.py --minutes 20 --output soak.json
     python benchmarks/soak.py --fields cache_salt timeout -- --max-total-tokens 2048 --schedule-policy lpm
+    python benchmarks/soak.py --minutes 5 --kinds grammars tools
+    python benchmarks/soak.py --minutes 5 -- --is-embedding
     python benchmarks/soak.py --base-url http://127.0.0.1:30000 --pid 4711
 
 It starts a server of its own with a small KV pool, so that requests are retracted; launch flags after `--` replace
-these. Chat, completions and /generate, streamed and whole, greedy and seeded, n > 1, logprobs, shared prefixes, long
-prompts; clients that read slowly, go away or abort; bad requests. Exit code 1 if anything of this does not hold:
+these. Half of what it sends is generation: chat, completions and /generate, streamed and whole, greedy and seeded,
+n > 1, logprobs, shared prefixes, long prompts; clients that read slowly, go away or abort; bad requests. The other half
+is of all other kinds (soak_kinds.py). `--kinds` sends some kinds alone, to see which of them makes a server grow.
+Exit code 1 if anything of this does not hold:
 
 - each request ends exactly one way: answered in full, refused with the right status, aborted, or timed out as it asked;
 - probes (soak_probes.py) always get the tokens and logprobs of their first time;
 - at quiet points, when no request is under way, nothing runs or waits, no token is used, no page is lost;
 - nothing is compiled, /health is 200, no traceback is in the log;
 - memory, open files and threads of the server's processes stop growing: their medians over the first and the last
-  quarter after the warm-up differ by less than the tolerances.
+  quarter after the warm-up differ by less than the tolerances. The report has the least memory of each process in
+  each third of the time, and its slope over the last third.
 """
 
 import argparse
@@ -21,7 +26,6 @@ import asyncio
 import collections
 import dataclasses
 import json
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -31,22 +35,26 @@ from typing import Any
 import httpx
 from server_process import (
     RunningServer,
-    Usage,
     add_server_arguments,
     chosen_server,
     exit_on_sigterm,
+    memory_by_kind,
     provenance,
     usage_of_tree,
 )
+from soak_growth import Sample, judge_growth
+from soak_kinds import KINDS, Client, play
 from soak_probes import Probes
 from soak_traffic import FIELDS, Dice, Limits, WrongAnswerError, bad_requests, finish, send_bad
 
 from palladio.load.figures import percentile
 
 SMALL_POOL = ("--max-total-tokens", "2048", "--max-running-requests", "16", "--schedule-conservativeness", "0.2")
+MODEL = Path(__file__).resolve().parent.parent / "palladio/default_checkpoint"
+DEFAULT_FLAGS = (*SMALL_POOL, "--enable-input-embeds", "--weight-update-folders", str(MODEL))
+GENERATION, PROBE, BAD = "generation", "probe", "bad request"
+PROCESSES = {"engine_main": "engine", "judge_process": "judge"}  # a word of a command line → what it is; else the front
 SAMPLE_SECONDS = 2.0
-# What may be added between the first and the last quarter: field of Usage, share of it, least amount.
-GROWTH = (("rss", 0.05, 32 * 2**20), ("files", 0.0, 16), ("threads", 0.0, 4))
 MAX_VIOLATIONS = 50  # then it is clear, and the soak ends
 MAX_PRINTED = 5  # the report has all of them
 FAILURES = (httpx.HTTPError, TimeoutError, WrongAnswerError, ValueError, KeyError, TypeError, IndexError)
@@ -60,6 +68,7 @@ class Plan:
         quiet_every: seconds between two quiet points.
         request_limit: seconds that one request may take.
         fields: optional request fields to use, of FIELDS.
+        kinds: what is sent → how often beside the others.
     """
 
     seconds: float
@@ -68,6 +77,7 @@ class Plan:
     quiet_every: float
     request_limit: float
     fields: tuple[str, ...]
+    kinds: dict[str, float]
     tie: float
     max_drift: float
 
@@ -77,16 +87,16 @@ class Soak:
 
     Attributes:
         ends: (kind, way it ended) → requests.
-        samples: (seconds since the start, what the server's processes take).
     """
 
-    def __init__(self, server: RunningServer, pid: int | None, limits: Limits, plan: Plan) -> None:
+    def __init__(self, server: RunningServer, pid: int | None, limits: Limits, plan: Plan, model_path: str) -> None:
         self._server, self._pid, self._limits, self._plan = server, pid, limits, plan
+        self._model_path = model_path
         self.violations: list[str] = []
         self.ends: collections.Counter[tuple[str, str]] = collections.Counter()
         self.sent: collections.Counter[str] = collections.Counter()
         self.seconds: dict[str, list[float]] = collections.defaultdict(list)
-        self.samples: list[tuple[float, Usage]] = []
+        self.samples: list[Sample] = []
         self.retractions = self.cached_tokens = self.quiet_points = 0
         self.probes = Probes(plan.seed, limits, tie=plan.tie, max_drift=plan.max_drift)
         self._bad = bad_requests(limits)
@@ -135,39 +145,40 @@ class Soak:
         """One client: request after request, until the time is over."""
         plan = self._plan
         dice = Dice(f"{plan.seed} {number}", f"{plan.seed} shared", self._limits, plan.fields)
+        other = Client(client, dice.rng, self._limits, self._model_path)
         while not self._is_over:
             await self._gate.wait()
             self._in_flight += 1
             try:
-                await self._one(client, dice)
+                await self._one(client, dice, other)
             finally:
                 self._in_flight -= 1
             if dice.rng.random() < 0.05:
                 await asyncio.sleep(dice.rng.random())
 
-    async def _one(self, client: httpx.AsyncClient, dice: Dice) -> None:
+    async def _one(self, client: httpx.AsyncClient, dice: Dice, other: Client) -> None:
         start, rng = time.monotonic(), dice.rng
-        choice = rng.random()
-        kind, end, what = "probe", "failed", ""
+        kind = rng.choices(list(self._plan.kinds), list(self._plan.kinds.values()))[0]
+        end, what = "failed", ""
+        draw = dice.draw() if kind == GENERATION else None
+        if draw is not None:
+            kind, what = draw.kind, json.dumps(draw.body)[:300]
+        self.sent[kind] += 1
         try:
             async with asyncio.timeout(self._plan.request_limit):
-                if choice < 0.1:
-                    self.sent[kind] += 1
+                if draw is not None:
+                    end, answer = await finish(client, draw, rng)
+                    self.retractions += answer.retractions
+                    self.cached_tokens += answer.cached_tokens
+                elif kind == PROBE:
                     number = rng.randrange(len(self.probes.bodies))
                     what = f"probe {number}"
                     await self._probe(client, number)
                     end = "answered"
-                elif choice < 0.2:
-                    kind = "bad request"
-                    self.sent[kind] += 1
+                elif kind == BAD:
                     end = await send_bad(client, rng.choice(self._bad))
                 else:
-                    draw = dice.draw()
-                    kind, what = draw.kind, json.dumps(draw.body)[:300]
-                    self.sent[kind] += 1
-                    end, answer = await finish(client, draw, rng)
-                    self.retractions += answer.retractions
-                    self.cached_tokens += answer.cached_tokens
+                    end = await play(other, kind)
         except FAILURES as error:
             self._violation(f"{kind}: {type(error).__name__}: {error} ({what})")
         self.ends[kind, end] += 1
@@ -218,17 +229,20 @@ class Soak:
         next_line = 60.0
         while True:
             if self._pid is not None:
-                self.samples.append((self._elapsed, usage_of_tree(self._pid)))
+                memory = memory_by_kind(self._pid, PROCESSES, "front")
+                requests = sum(self.ends.values())
+                self.samples.append(Sample(self._elapsed, requests, usage_of_tree(self._pid), memory))
             try:
                 (await client.get("/health", timeout=20)).raise_for_status()
             except httpx.HTTPError as error:
                 self._violation(f"/health: {type(error).__name__}: {error}")
             if self._elapsed >= next_line:
                 next_line += 60.0
-                rss = self.samples[-1][1].rss / 2**20 if self.samples else 0.0
+                memory = self.samples[-1].processes if self.samples else {}
+                shown = ", ".join(f"{name} {size / 2**20:.0f} MiB" for name, size in memory.items())
                 print(
                     f"{self._elapsed:5.0f} s: {sum(self.ends.values())} requests, {self.retractions} retractions, "
-                    f"RSS {rss:.0f} MiB, {len(self.violations)} violations",
+                    f"{shown}, {len(self.violations)} violations",
                     flush=True,
                 )
             await asyncio.sleep(SAMPLE_SECONDS)
@@ -249,39 +263,12 @@ class Soak:
                 self._violation(f"{count} tracebacks in the server's log")
 
 
-def judge_growth(samples: Sequence[tuple[float, Usage]]) -> tuple[dict[str, Any], list[str]]:
-    """Compares the first quarter after the warm-up (a fifth of the time) with the last one.
-
-    Returns:
-        The figures of both quarters with the slope of the memory over the second half, and what is too much.
-    """
-    if not samples:
-        return {}, []
-    begin = samples[-1][0] / 5
-    span = samples[-1][0] - begin
-    first = [usage for seconds, usage in samples if begin <= seconds <= begin + span / 4]
-    last = [usage for seconds, usage in samples if seconds >= begin + span * 3 / 4]
-    if min(len(first), len(last)) < 3:
-        return {}, []
-    figures: dict[str, Any] = {}
-    wrong = []
-    for name, share, floor in GROWTH:
-        before, after = (statistics.median(getattr(usage, name) for usage in part) for part in (first, last))
-        figures[name] = {"first_quarter": before, "last_quarter": after}
-        if after > before + max(share * before, floor):
-            wrong.append(f"{name} grew from {before:.0f} to {after:.0f}")
-    half = [(seconds, usage.rss) for seconds, usage in samples if seconds >= begin + span / 2]
-    slope = statistics.linear_regression(*zip(*half, strict=True)).slope if len(half) > 2 else 0.0
-    figures["rss_mib_per_minute"] = slope * 60 / 2**20
-    return figures, wrong
-
-
 def report_of(soak: Soak, info: dict[str, Any], plan: Plan) -> dict[str, Any]:
     figures, wrong = judge_growth(soak.samples)
     for text in wrong:
         soak.violations.append(text)
     tally = soak.probes.tally
-    thinned = soak.samples[:: max(1, len(soak.samples) // 200)]
+    thinned = soak.samples[:: max(1, len(soak.samples) // 100)]
     kinds: dict[str, dict[str, Any]] = {}
     for (kind, end), count in sorted(soak.ends.items()):
         kinds.setdefault(kind, {})[end] = count
@@ -297,7 +284,7 @@ def report_of(soak: Soak, info: dict[str, Any], plan: Plan) -> dict[str, Any]:
         "quiet_points": soak.quiet_points,
         "probes": dataclasses.asdict(tally),
         "growth": figures,
-        "samples": [[round(seconds, 1), *dataclasses.astuple(usage)] for seconds, usage in thinned],
+        "samples": [sample.row() for sample in thinned],
         "violations": soak.violations,
     }
 
@@ -315,12 +302,35 @@ def show(report: dict[str, Any]) -> None:
     print(f"{probes['cached']} found a cached prefix, {probes['retracted']} were retracted")
     print(f"retractions: {report['retractions']} seen; cached tokens: {report['cached_tokens']}")
     for name, figures in report["growth"].items():
-        values = figures.values() if isinstance(figures, dict) else (figures,)
+        if name == "last_third":
+            for process, slopes in figures.items():
+                print(f"{process}, last third: " + ", ".join(f"{value:g} {unit}" for unit, value in slopes.items()))
+            continue
+        if name == "least_mib":
+            print(f"least MiB in each third: {figures}")
+            continue
         scale = 2**20 if name == "rss" else 1
-        print(f"{name + (' MiB' if name == 'rss' else '')}: " + " → ".join(f"{value / scale:.1f}" for value in values))
+        values = " → ".join(f"{value / scale:.1f}" for value in figures.values())
+        print(f"{name + (' MiB' if name == 'rss' else '')}: {values}")
     print(
         f"{report['requests']} requests, {report['quiet_points']} quiet points, {len(report['violations'])} violations"
     )
+
+
+def kinds_of(info: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, float]:
+    """What is sent to this server → how often beside the others: generation half of the time."""
+    others = {name: often for name, (_, often) in KINDS.items()}
+    if info["is_embedding"]:
+        kinds = {name: others[name] for name in ("embeddings", "tokens")}
+    else:
+        others.pop("embeddings")
+        if not info["enable_input_embeds"]:
+            others.pop("embeds")
+        if not info["weight_update_folders"]:
+            others.pop("weights")
+        total = sum(others.values())
+        kinds = {GENERATION: 0.4 * 2 * total, PROBE: 0.05 * 2 * total, BAD: 0.05 * 2 * total, **others}
+    return {name: often for name, often in kinds.items() if chosen is None or name in chosen}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -331,29 +341,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quiet-every", type=float, default=120.0, help="seconds between two quiet points")
     parser.add_argument("--request-limit", type=float, default=180.0, help="seconds that one request may take")
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=(), help="request fields that the server knows")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=(GENERATION, PROBE, BAD, *KINDS), help="send these alone; default: all it can"
+    )
     parser.add_argument("--tie", type=float, default=1e-3, help="tokens whose logprobs are closer may change places")
     parser.add_argument("--max-drift", type=float, default=1e-2, help="a probe's logprobs may differ by this much")
     parser.add_argument("--pid", type=int, help="with --base-url: its process, to watch its memory")
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
-    add_server_arguments(parser, SMALL_POOL)
+    add_server_arguments(parser, DEFAULT_FLAGS)
     args = parser.parse_args(argv)
     exit_on_sigterm()
-    plan = Plan(
-        seconds=60 * args.minutes,
-        concurrency=args.concurrency,
-        seed=args.seed,
-        quiet_every=args.quiet_every,
-        request_limit=args.request_limit,
-        fields=tuple(args.fields),
-        tie=args.tie,
-        max_drift=args.max_drift,
-    )
     with chosen_server(args) as server:
         info = httpx.get(f"{server.url}/get_server_info", timeout=20).raise_for_status().json()
         model = httpx.get(f"{server.url}/v1/models", timeout=20).raise_for_status().json()["data"][0]
-        limits = Limits(model["max_model_len"], info["vocab_size"])
+        hidden_size = json.loads(Path(info["model_path"], "config.json").read_text(encoding="utf-8"))["hidden_size"]
+        limits = Limits(model["max_model_len"], info["vocab_size"], hidden_size)
+        plan = Plan(
+            seconds=60 * args.minutes,
+            concurrency=args.concurrency,
+            seed=args.seed,
+            quiet_every=args.quiet_every,
+            request_limit=args.request_limit,
+            fields=tuple(args.fields),
+            kinds=kinds_of(info, args.kinds),
+            tie=args.tie,
+            max_drift=args.max_drift,
+        )
         pid = server.process.pid if server.process is not None else args.pid
-        soak = Soak(server, pid, limits, plan)
+        soak = Soak(server, pid, limits, plan, info["model_path"])
         asyncio.run(soak.run())
         report = report_of(soak, info, plan)
     show(report)

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from palladio.load.workloads import WORDS
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 FIELDS = ("cache_salt", "priority", "timeout")
 TIMED_OUT = 504, "deadline_exceeded"
+SLOW_SECONDS = 20.0  # of a slow reader, which then reads as fast as it can: a busy machine makes short pauses long
 SOMETIMES: dict[str, Any] = {
     "top_p": 0.9,
     "top_k": 20,
@@ -36,6 +38,7 @@ class Limits:
 
     max_model_len: int
     vocab_size: int
+    hidden_size: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Dice:
         self._fields = fields
         shared = random.Random(shared_seed)
         longest = limits.max_model_len // 8
-        self._prefixes = [_words(shared, count) for count in (longest // 4, longest // 2, longest, longest)]
+        self._prefixes = [random_words(shared, count) for count in (longest // 4, longest // 2, longest, longest)]
 
     def draw(self) -> Draw:
         rng = self.rng
@@ -193,11 +196,11 @@ class Dice:
         rng = self.rng
         if long:
             most = self._limits.max_model_len - max_tokens
-            ids = _ids(rng, self._limits, rng.randint(most // 3, most))
+            ids = random_ids(rng, self._limits, rng.randint(most // 3, most))
             return {"input_ids" if path == GENERATE else "prompt": ids}
         texts = []
         for _ in range(num_prompts):
-            own = _words(rng, rng.randint(1, 30))
+            own = random_words(rng, rng.randint(1, 30))
             texts.append(f"{rng.choice(self._prefixes)} {own}" if rng.random() < 0.5 else own)
         if path == CHAT:
             return {"messages": [{"role": "user", "content": texts[0]}]}
@@ -239,6 +242,7 @@ async def finish(client: httpx.AsyncClient, draw: Draw, dice: random.Random) -> 
     slowness = dice.choice((0.0, 0.0, 0.0, 0.0, 0.02))
     body = draw.body if way != "abort" else draw.body | {"rid": f"soak-{dice.getrandbits(64):x}"}
     answer, seen, aborted = Answer(), 0, False
+    slow_until = time.monotonic() + SLOW_SECONDS
     async with client.stream("POST", draw.path, json=body) as response:
         if response.status_code != 200:
             return _end_of(draw, response.status_code, json.loads(await response.aread()), answer)
@@ -250,7 +254,7 @@ async def finish(client: httpx.AsyncClient, draw: Draw, dice: random.Random) -> 
             if way == "abort" and seen > patience and not aborted:
                 aborted = True
                 (await client.post("/abort_request", json={"rid": body["rid"]})).raise_for_status()
-            if slowness:
+            if slowness and time.monotonic() < slow_until:
                 await asyncio.sleep(slowness)
     return _end_of_stream(draw, answer, aborted)
 
@@ -341,9 +345,9 @@ async def send_bad(client: httpx.AsyncClient, bad: tuple[str, Any, int]) -> End:
     return "refused"
 
 
-def _words(rng: random.Random, count: int) -> str:
+def random_words(rng: random.Random, count: int) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(count))
 
 
-def _ids(rng: random.Random, limits: Limits, count: int) -> list[int]:
+def random_ids(rng: random.Random, limits: Limits, count: int) -> list[int]:
     return [rng.randrange(300, min(limits.vocab_size, 4000)) for _ in range(count)]

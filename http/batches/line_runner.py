@@ -91,8 +91,7 @@ class LineRunner:
             except EngineDeadError as error:
                 number = self.crashes[line.number] = await self.store.add_crash(self.batch.id, line.number)
                 if number >= MAX_CRASHES:
-                    message = f"the engine failed {number} times while it ran this line; the last error: {error}"
-                    return refused(line, ErrorBody(500, message, code="engine_dead"), request_id)
+                    return refused(line, ErrorBody(500, _blame(number, error), code="engine_dead"), request_id)
             except OverloadedError as error:  # it starts again, or its queue is full
                 await asyncio.sleep(error.retry_after)
             except RequestAbortedError:  # by a shutdown
@@ -112,3 +111,12 @@ class LineRunner:
                 raise  # the batch waits until the disk is well again
             return refused(line, any_error(error, call.names, f"line {request_id}"), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))
+
+
+def _blame(num_crashes: int, error: EngineDeadError) -> str:
+    """Why a line is not run again, and what to do about it."""
+    return (
+        f"the engine failed {num_crashes} times while it had this line, the last time with no other line that it had "
+        "failed with as often, so this line may be the cause and is not run again; look for what is unusual in it. If "
+        f"the engine ended for another reason, send the line again in a new batch. The last failure: {error}"
+    )

@@ -256,13 +256,14 @@ class RequestTable:
         self._samples.clear()
 
     def fail_served(self, error: EngineDeadError) -> tuple[int, int]:
-        """The engine failed and will be started again: ends the streams that have had output, and those that it failed
-        with too often; returns how many that are, and how many are kept."""
-        begun = [stream for stream, _ in self._kept()]
+        """The engine failed and will be started again: ends the streams that have had output, those that it failed with
+        too often, and lines of batches, whose crashes their batch counts; returns how many that are, and how many are
+        kept."""
+        begun = list(self._kept())
         num_failed = 0
-        for stream in begun:
+        for stream, request in begun:
             stream.note_crash()
-            if stream.yielded:
+            if stream.yielded or request.options.background:
                 stream.fail(error)
             elif stream.num_crashes >= MAX_CRASHES:
                 stream.fail(

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -152,7 +154,11 @@ def test_every_line_has_one_result_wherever_servers_end(
 
 class FragileEngine(FakeEngine):
     """Fails whenever it meets a prompt that `kills`, and takes all requests with it; is ready again soon after, but not
-    after `last` failures."""
+    after `last` failures.
+
+    Attributes:
+        lost: the text of each request that it had when it failed, failure by failure.
+    """
 
     def __init__(self, tokenizer: Tokenizer, kills: Callable[[list[int]], bool], last: int | None = None) -> None:
         super().__init__(tokenizer, reply="x")
@@ -160,10 +166,11 @@ class FragileEngine(FakeEngine):
         self._last = last
         self.num_failures = 0
         self._failed = asyncio.Event()
+        self.lost: dict[int, list[str]] = {}
         self.first_delay = 0.05
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Any]:
-        failed = self._failed
+        failed, number = self._failed, self.num_failures
         async with contextlib.aclosing(super().generate(request)) as outputs:
             async for output in outputs:
                 if not failed.is_set() and self.kills(request.prompt_ids):
@@ -173,6 +180,7 @@ class FragileEngine(FakeEngine):
                     if self.num_failures != self._last:
                         asyncio.get_running_loop().call_later(0.05, setattr, self, "state", "ready")
                 if failed.is_set():
+                    self.lost.setdefault(number, []).append(self.tokenizer.decode(request.prompt_ids))
                     raise EngineDeadError("it failed")
                 yield output
 
@@ -191,8 +199,37 @@ async def test_a_line_that_kills_the_engine_gets_a_500_and_its_neighbours_their_
         assert (batch.status, batch.completed, batch.failed) == ("completed", 199, 1)
         (error,) = server.results(batch.error_file_id)
         assert (error["custom_id"], error["response"]["status_code"]) == ("line-7", 500)
-        assert f"failed {MAX_CRASHES} times" in error["response"]["body"]["error"]["message"]
+        assert error["response"]["body"]["error"]["message"] == BLAME
         assert engine.num_failures == MAX_CRASHES
+
+
+BLAME = (
+    "the engine failed 3 times while it had this line, the last time with no other line that it had failed with as "
+    "often, so this line may be the cause and is not run again; look for what is unusual in it. If the engine ended "
+    "for another reason, send the line again in a new batch. The last failure: it failed"
+)
+
+
+async def test_lines_fail_that_were_there_at_three_crashes_and_no_others_however_often_somebody_kills_the_engine(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    asked = itertools.count(1)
+    engine = FragileEngine(tokenizer, lambda ids: engine.num_failures < 8 and next(asked) % 9 == 0)
+    async with serving(tmp_path, engine) as server:
+        batch = await server.ended(await server.submit(jsonl([chat_line(number) for number in range(150)])))
+        failed = {
+            error["custom_id"]: error["response"]["body"]["error"] for error in server.results(batch.error_file_id)
+        }
+    assert engine.num_failures == 8
+    seen = Counter[str]()
+    for texts in engine.lost.values():
+        names = [f"line-{re.findall(r'hi ([0-9]+)', text)[0]}" for text in texts]
+        assert sum(seen[name] >= MAX_CRASHES - 1 for name in names) <= 1, "it is not clear which of them it was"
+        seen.update(names)
+    assert failed
+    assert set(failed) == {name for name, count in seen.items() if count >= MAX_CRASHES}
+    assert all(error["message"] == BLAME for error in failed.values())
+    assert batch.completed == 150 - len(failed)
 
 
 async def test_crashes_are_remembered_by_the_next_server(

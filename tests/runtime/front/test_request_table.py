@@ -32,9 +32,10 @@ DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")
 
 
-def sample(engine_id, max_tokens=10, timeout=None, num_prompt_tokens=2):
+def sample(engine_id, max_tokens=10, timeout=None, num_prompt_tokens=2, background=False):
     params = SamplingParams(max_tokens=max_tokens, seed=1)
-    return GenerationRequest(engine_id, [5] * num_prompt_tokens, params, (2,), 100.0, RequestOptions(timeout=timeout))
+    options = RequestOptions(timeout=timeout, background=background)
+    return GenerationRequest(engine_id, [5] * num_prompt_tokens, params, (2,), 100.0, options)
 
 
 def begin(table, name, *samples):
@@ -142,6 +143,16 @@ async def test_crashes_are_counted_for_those_who_were_there():
     with pytest.raises(EngineDeadError, match=rf"^killed; the engine failed {MAX_CRASHES} times while this request"):
         await old.take()
     assert ids(table.requests_to_resend(ROOMY)) == ["new~1"]
+
+
+async def test_a_line_of_a_batch_is_given_back_at_each_crash_for_its_batch_counts_them():
+    table = RequestTable(None)
+    line = begin(table, "line", sample("line~0", background=True))
+    begin(table, "other", sample("other~1"))
+    assert table.fail_served(DEAD) == (1, 1)
+    with pytest.raises(EngineDeadError, match=r"^killed$"):
+        await line.take()
+    assert ids(table.requests_to_resend(ROOMY)) == ["other~1"]
 
 
 async def test_what_does_not_fit_any_more_fails():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.grammar.backend import BackendSettings
-from palladio.runtime.grammar.cache import Compilation
+from palladio.runtime.grammar.cache import MAX_KEPT, MAX_KEPT_TEXT, Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.cost import is_surely_cheap
 from palladio.runtime.grammar.judge import TooExpensiveError
@@ -180,6 +180,18 @@ def test_bytes_are_bounded(make: Callable[..., GrammarCompiler]) -> None:
     assert compiler.num_kept == 10
     again = compiler.compile(expensive(0, 10 * MIB, "39"))
     assert again.result.done(), "those used last are kept"
+
+
+def test_small_grammars_are_bounded_by_their_number_and_the_length_of_their_texts(
+    make: Callable[..., GrammarCompiler],
+) -> None:
+    compiler = make()
+    for number in range(MAX_KEPT + 20):
+        compiler.compile(Grammar("regex", f"a{number}")).result.result(60)
+    assert compiler.num_kept == MAX_KEPT
+    for number in range(20):
+        compiler.compile(expensive(0, name=f"{number:0{MAX_KEPT_TEXT // 10}}")).result.result(60)
+    assert compiler.num_kept <= 10
 
 
 def test_bytes_in_use_count_until_the_output_ends(make: Callable[..., GrammarCompiler]) -> None:
