@@ -67,8 +67,11 @@ def run_rows(rows: Sequence[Row], runner: Runner, jobs: int, processor: str) -> 
         print(f"ok  {processor}  {row.name}  {found}  ({time.monotonic() - start:.0f} s)", flush=True)
         return None
 
-    with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
         failed = [name for name in pool.map(run, rows) if name is not None]
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C only rows that have begun go on, to end their servers
     print(f"{processor}: {len(rows)} rows, {len(failed)} failed: {'; '.join(failed) or 'none'}", flush=True)
     return len(failed)
 

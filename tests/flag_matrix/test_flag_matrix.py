@@ -3,9 +3,10 @@
 They share one folder for native code, empty at the start: what other tests have compiled or loaded is no help.
 """
 
-import dataclasses
+import functools
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from tests.flag_matrix import rows as matrix
-from tests.flag_matrix.files import FILES, HIDDEN_SIZE, Folder
+from tests.flag_matrix.files import HIDDEN_SIZE, Folder
 from tests.flag_matrix.rows import DEFAULT_ROWS, ROWS, Row
-from tests.flag_matrix.runner import PROMPT, QUICK, Runner, compiler, own_environment
+from tests.flag_matrix.runner import PROMPT, QUICK, RowFailed, Runner, compiler, own_environment
 from tests.model.driver import Driver, load
 from tests.native_forms import ABLE
 
@@ -56,6 +57,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return Runner(Folder(folder / "files"), own_environment(tools), folder / "cache", SECONDS)
 
 
+@functools.cache
 def plain_mean(path: Path) -> float:
     """The mean log-probability of the prompt, by the model alone on XLA's own operations."""
     config, model = load(path)
@@ -73,7 +75,18 @@ def test_a_server_does_what_its_flags_say_with_nothing_prepared(runner: Runner, 
     assert not ABLE or "cpu_native" in compiled
 
 
-def test_a_row_fails_where_the_numbers_are_others() -> None:
-    row = dataclasses.replace(DEFAULT_ROWS[0], bits=16)
-    assert row.tolerance < DEFAULT_ROWS[0].tolerance < DEFAULT_ROWS[1].tolerance
-    assert FILES[DEFAULT_ROWS[4].file].bits == 8
+@pytest.mark.parametrize(("bits", "fits"), [(16, 0.0009), (8, 0.019), (4, 0.09)])
+def test_a_row_fails_where_the_numbers_are_others(
+    bits: Literal[16, 8, 4], fits: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, row = Runner(Folder(tmp_path), {}), Row(bits=bits)
+    monkeypatch.setattr(Runner, "_serve", lambda self, path, flags, row: -6.0)
+    assert runner.run(row, fits - 6).difference == pytest.approx(fits)
+    for other in (1.2 * fits - 6, -1.2 * fits - 6, math.nan):
+        with pytest.raises(RowFailed, match=r"mean log-probability -6\.00000, not"):
+            runner.run(row, other)
+
+
+def test_a_folder_that_was_converted_is_as_exact_as_its_numbers() -> None:
+    names = ("converted plain", "converted to int8", "converted to int4")
+    assert [Row(file=name).tolerance for name in names] == [0.001, 0.02, 0.1]
