@@ -40,12 +40,14 @@ class Target:
             fast; on_wait and eager: a simulated TPU, which runs a copy when it is waited for, or at once and looks for
             races.
         is_native: of a CPU: our C++ for it has been loaded, see cpu_native.
+        has_native_int8: its products of int8 have been loaded, too.
     """
 
     platform: Literal["cpu", "tpu", "gpu"] = "cpu"
     kind: str = ""
     interpret: Interpret | None = None
     is_native: bool = False
+    has_native_int8: bool = False
 
     @classmethod
     def of(cls, device: jax.Device) -> Self:

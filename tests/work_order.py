@@ -53,6 +53,7 @@ LONGEST = (
     "tests/runtime/core/test_data_parallel.py",
     "tests/runtime/core/test_expert_parallel.py",
     "tests/runtime/core/test_embedding_engine.py",
+    "tests/flag_matrix/",
     "tests/integration/test_survival.py",
     "tests/integration/test_offline_engine.py",
     "tests/integration/test_bad_start.py",

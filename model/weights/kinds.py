@@ -55,6 +55,11 @@ class WeightKind:
         return "int4" if self.is_float4 else self.storage
 
     @property
+    def has_bytes(self) -> bool:
+        """Its products on a CPU are those of byte_products, but for experts."""
+        return self.storage == "int8" and self.group is None
+
+    @property
     def counts_padding(self) -> bool:
         """Padding among the inputs must be 0: its values are 0, but a channel's zero point or a row's largest number
         takes in all inputs."""

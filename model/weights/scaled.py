@@ -157,8 +157,8 @@ class Scaled(Weight):
         self.multiplies_blocks = kind.activation_bits == 8 and group is not None
         is_flat = group is not None and inputs == 0 and (len(shape) > 2 or self.multiplies_blocks)
         self.flat = FlatOutputs.of(shape, axes, mesh, outputs_first=self.multiplies_blocks) if is_flat else None
-        is_bytes = kind.storage == "int8" and group is None and axes[0] != "experts"
-        self.multiplies_bytes = is_bytes and multiplies_bytes(kernels.target, mesh)
+        is_multiplied = kind.has_bytes and axes[0] != "experts"
+        self.multiplies_bytes = is_multiplied and multiplies_bytes(kernels.target, mesh)
         form = OutputsFirst(shape, axes, inputs) if self.multiplies_bytes else self.flat
         self.values = _param(shape, axes, form, kind.dtype, initializer=metadata["initializer"])
         flat_scales = FlatOutputs.of(tuple(counts), tuple(scale_axes), mesh) if is_flat else None

@@ -52,7 +52,7 @@ def tune(folder: Path, say: Callable[[str], None] = print) -> None:
         path.touch()
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another folder with --output") from error
-    shipped = NarrowProducts.of(dataclasses.replace(target, is_native=True))
+    shipped = NarrowProducts.of(dataclasses.replace(target, is_native=True, has_native_int8=True))
     own = NarrowProducts.of(with_native_kernels(ExecutionConfig(), target))  # as a server multiplies here
     products, figures = NarrowProducts(min_rows=best_padding(), native_rows=own.native_rows), []
     native = f"; up to {products.native_rows} rows by native code" if products.native_rows else ""

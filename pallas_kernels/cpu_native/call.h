@@ -19,6 +19,8 @@ namespace palladio {
 // What is wrong with a call; null: nothing.
 using Problem = const char*;
 
+constexpr Problem kNoInt8 = "products of int8 are not loaded";
+
 // Reads arguments in their order; the first that does not fit makes the call an error. What it makes of those that are
 // not of float32 lasts as long as it does.
 class Call {
@@ -80,7 +82,8 @@ class Call {
              : type == XLA_FFI_DataType_BF16 ? MatrixKind::kBfloat16
                                              : MatrixKind::kInt8;
     const bool is_int8 = m.kind == MatrixKind::kInt8;
-    if (is_int8 && (type != XLA_FFI_DataType_S8 || !multiply_int8)) is_wrong_ = true;
+    if (is_int8 && type != XLA_FFI_DataType_S8) is_wrong_ = true;
+    if (is_int8 && !multiply_int8) lacks_int8_ = is_wrong_ = true;
     m.values = values.data;
     m.inputs = inputs;
     m.outputs = outputs;
@@ -108,6 +111,8 @@ class Call {
 
   // All were there, and no others are.
   bool IsRight() const { return !is_wrong_ && next_ == frame_.args.size; }
+  // What is wrong with a call that is not right, unless products are missing.
+  Problem Wrong(Problem usual) const { return lacks_int8_ ? kNoInt8 : usual; }
 
  private:
   static constexpr int64_t kNoSizes[4] = {};
@@ -150,7 +155,7 @@ class Call {
 
   const XLA_FFI_CallFrame& frame_;
   int64_t next_ = 0;
-  bool is_wrong_ = false;
+  bool is_wrong_ = false, lacks_int8_ = false;
   std::vector<std::vector<float>> wide_;
 };
 

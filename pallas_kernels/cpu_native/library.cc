@@ -61,7 +61,7 @@ Problem RowsTimesInt8(const Pool& pool, Call& call) {
   const int64_t rows = x_sizes[0], inputs = x_sizes[1], outputs = w_sizes[0];
   float* y = call.Result(0, XLA_FFI_DataType_F32, {rows, outputs});
   if (!y) return "no such result";
-  if (!multiply_int8) return "products of int8 are not loaded";
+  if (!multiply_int8) return kNoInt8;
   multiply_int8(pool, {x, w, scales, num_zeros[0] ? zeros : nullptr, y, rows, inputs, outputs}, bits);
   return nullptr;
 }
@@ -161,7 +161,7 @@ Problem Mlp(const Pool& pool, Call& call) {
   FinishEnds(call, block.ends);
   block.up = call.MatrixOf(size, block.is_gated ? 2 * width : width, call.Whole("up_bits"));
   block.down = call.MatrixOf(width, size, call.Whole("down_bits"));
-  if (!call.IsRight()) return kBlockError;
+  if (!call.IsRight()) return call.Wrong(kBlockError);
   ComputeMlp(pool, block);
   return nullptr;
 }
@@ -207,7 +207,7 @@ Problem AttentionHalf(const Pool& pool, Call& call) {
   a.sinks = call.Parameter(a.N);
   const bool has_norms = !block.head_norm || (block.query_norm.scale && block.key_norm.scale);
   if (!call.IsRight() || ids != T || offsets != T || starts != a.B + 1 || a.B == 0 || cells % a.B || !has_norms)
-    return kBlockError;
+    return call.Wrong(kBlockError);
   for (int64_t t = 0; t < T; ++t)
     if (block.page_ids[t] < 0 || block.page_ids[t] >= P || block.page_offsets[t] < 0 || block.page_offsets[t] >= a.S)
       return "no such page or offset";

@@ -40,7 +40,9 @@ class NarrowProducts:
         """As the table of the target's kind says."""
         table = _table(target.kind)
         found = cls(**table["products"]) if table else cls()
-        return found if target.is_native else dataclasses.replace(found, native_rows=0, native_int8_rows=0)
+        rows = found.native_rows if target.is_native else 0
+        int8_rows = found.native_int8_rows if target.has_native_int8 else 0
+        return dataclasses.replace(found, native_rows=rows, native_int8_rows=int8_rows)
 
     def describe(self) -> str:
         """For the log."""

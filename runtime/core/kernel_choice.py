@@ -50,7 +50,7 @@ def kernels_of(
         and shape.mesh.size == 1
         and _gains_from_native(execution, target, dtypes, model, shape)
     ):
-        target = with_native_kernels(execution, target, int8=model.quantization is not None)
+        target = with_native_kernels(execution, target, int8=_has_bytes(target, model, shape))
     return choose_kernels(execution.attention_backend, target, model, shape)
 
 
@@ -67,8 +67,13 @@ def _gains_from_native(
         return True
     smallest = NarrowProducts.of(target).min_native_hidden_size
     is_large = smallest is not None and model.hidden_size >= smallest
-    has_bytes = model.quantization is not None and multiplies_bytes(target, shape.mesh)
-    return is_large or has_bytes or lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh)
+    is_narrow = lies_narrow(dtypes.activations, dtypes.weights, target, shape.mesh)
+    return is_large or is_narrow or _has_bytes(target, model, shape)
+
+
+def _has_bytes(target: Target, model: ModelConfig, shape: DeviceShape) -> bool:
+    """Of the weights as the layers have them: a plain file may become int8, and a file of another format need not."""
+    return any(kind.has_bytes for kind in model.weight_kinds.all) and multiplies_bytes(target, shape.mesh)
 
 
 def choose_kernels(backend: str, target: Target, model: ModelConfig, shape: DeviceShape) -> Kernels:
@@ -124,7 +129,7 @@ def with_native_kernels(execution: ExecutionConfig, target: Target, *, int8: boo
             raise ConfigError(f"--cpu-kernels native: {error}; use --cpu-kernels auto") from error
         logger.info("Native kernels are off: %s", error)
         return target
-    return dataclasses.replace(target, is_native=True)
+    return dataclasses.replace(target, is_native=True, has_native_int8=int8)
 
 
 def plan_cache(

@@ -184,10 +184,10 @@ class ExecutionConfig:
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
             --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
-        cpu_kernels: Kernels of a CPU for decode steps, attention, and products with 16-bit or 8-bit weights.
+        cpu_kernels: Kernels of a CPU for decode steps, attention, and products with 16-bit or int8 weights.
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
-            own operations. auto: native for models of hidden size 128 or more and for 8-bit weights, where a C++
-            compiler is on PATH; else, and with --deterministic, xla. The log says which.
+            own operations. auto: native for models of hidden size 128 or more and for int8 weights with a scale per
+            channel, where a C++ compiler is on PATH; else, and with --deterministic, xla. The log says which.
         compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
             in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
             the default is ~/.cache/palladio/xla.

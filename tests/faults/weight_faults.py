@@ -74,9 +74,23 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "native kernels are used without the library",
         "pallas_kernels/narrow_matmul/config.py",
-        "return found if target.is_native else dataclasses.replace(found, native_rows=0, native_int8_rows=0)",
-        "return found",
+        "found.native_rows if target.is_native else 0",
+        "found.native_rows",
         ("tests/pallas_kernels/test_cpu_native.py",),
+    ),
+    Fault(
+        "native products of int8 are used without their library",
+        "pallas_kernels/narrow_matmul/config.py",
+        "found.native_int8_rows if target.has_native_int8 else 0",
+        "found.native_int8_rows if target.is_native else 0",
+        ("tests/pallas_kernels/test_cpu_native_library.py",),
+    ),
+    Fault(
+        "products of int8 are loaded by how the file is stored, not by what the layers have",
+        "runtime/core/kernel_choice.py",
+        "any(kind.has_bytes for kind in model.weight_kinds.all)",
+        "model.quantization is not None",
+        ("tests/runtime/core/test_native_choice.py",),
     ),
     Fault(
         "the low bytes of activations are lost",

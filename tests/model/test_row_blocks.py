@@ -23,7 +23,7 @@ from tests.native_forms import every_form, load_every_form, needs_compiler
 from tests.tiny_model import FAMILIES, make_checkpoint
 
 TARGET = Target.of(jax.devices("cpu")[0])
-NATIVE = Kernels("cpu_native", dataclasses.replace(TARGET, is_native=True))
+NATIVE = Kernels("cpu_native", dataclasses.replace(TARGET, is_native=True, has_native_int8=True))
 pytestmark = needs_compiler
 PROMPTS = [[5, 9, 7, 30, 31, 40, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20], [7], [33, 3]]
 XLAS = {"gpt_oss"}  # whose layers blocks do not take

@@ -30,7 +30,7 @@ def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     tune_worker.tune(tmp_path, said.append)
     kind = target.kind or "avx2"
     path = tmp_path / kind / "narrow_matmul.json"
-    shipped = NarrowProducts.of(Target("cpu", kind, is_native=True))
+    shipped = NarrowProducts.of(Target("cpu", kind, is_native=True, has_native_int8=True))
     assert said[-1] == f"wrote {path}"
     assert [products.native_rows for products in measured] == [shipped.native_rows], "as a server multiplies"
     assert [line.split()[:2] for line in said[2:-1]] == [["32", "1"], ["32", "3"], ["64", "1"], ["64", "3"]]
@@ -39,7 +39,7 @@ def test_a_table_is_measured_and_read(tmp_path: Path, monkeypatch: pytest.Monkey
     least = shipped.min_native_hidden_size
     assert products == NarrowProducts(tuning.PADDINGS[0], None, least)  # none was faster
     assert least is not None
-    native = NarrowProducts.of(Target("cpu", kind, is_native=True))
+    native = NarrowProducts.of(Target("cpu", kind, is_native=True, has_native_int8=True))
     rows = shipped.native_rows, shipped.native_int8_rows
     assert (native.native_rows, native.native_int8_rows) == rows > (0, 0)
 
