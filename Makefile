@@ -23,13 +23,14 @@ OBJECT_STORE ?= .venv-object-store
 RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-pythons test-slow test-long test-training faults conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
-	  'make test-slow  the tests that take minutes' \
+	  'make test-pythons  the same with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
+  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
@@ -50,13 +51,18 @@ help:
 	  'make docs-pictures  redraw docs/pictures from benchmarks/results' \
 	  'make aot        compile kernels and steps for TPUs and GPUs that are not there (hours); fetches their compilers, 1.4 GB' \
 	  'make aot-smoke  a few kernels and one step of each, in a minute or two' \
-	  'make clean      remove the environment and what tools left behind'
+	  'make lock       versions of what development installs, in scripts/constraints; ARGS=--upgrade takes the newest' \
+  'make clean      remove the environment and what tools left behind'
 
 serve: $(VENV)/.installed
 	$(BIN)/palladio serve $(if $(MODEL),--model-path "$(MODEL)") --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
+
+# Make hands its variables down, and each Python has an environment of its own.
+test-pythons: $(VENV)/.installed-dev
+	VENV="$(VENV)" scripts/test-pythons $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
 	scripts/install-tmux
@@ -132,6 +138,9 @@ aot-smoke: $(VENV)/.installed-dev aot-compilers
 
 aot-compilers: $(VENV)/.installed-locked
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
+
+lock:
+	scripts/lock $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
