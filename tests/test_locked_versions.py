@@ -30,7 +30,7 @@ def project_requirements() -> Iterator[Requirement]:
 def locked_versions(file: Path) -> dict[str, str]:
     """Versions by the packages' names."""
     pins = [Requirement(line) for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
-    found = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    found: dict[str, str] = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
     assert len(found) == len(pins)
     assert all(re.fullmatch(r"\d[\w.]*", version) for version in found.values())
     return found

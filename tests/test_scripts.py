@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -144,7 +145,10 @@ def test_a_python_that_the_locked_versions_may_not_fit_is_named_when_pip_fails(t
 
 @pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="there are none")
 def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
-    """Into a folder of their own, and again when jax has changed."""
+    """Into a folder of their own, and again when jax or a locked version has changed."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(ROOT / "scripts", scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    locked = scripts / "constraints" / "py312.txt"
     python, log, folder = tmp_path / "python", tmp_path / "pip.log", tmp_path / "compilers"
     python.write_text(
         textwrap.dedent(f"""\
@@ -158,12 +162,13 @@ def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
         """)
     )
     python.chmod(0o755)
-    for version in ("1", "1", "2"):
-        command = [ROOT / "scripts" / "install-compilers", python, folder]
+    for version, of_cuda in (("1", "13.1"), ("1", "13.1"), ("2", "13.1"), ("2", "13.2"), ("2", "13.2")):
+        locked.write_text(f"nvidia-cuda-nvcc=={of_cuda}\n")
+        command = [scripts / "install-compilers", python, folder]
         subprocess.run(command, env=os.environ | {"VERSION": version}, check=True)
     calls = log.read_text().splitlines()
-    assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2"]
-    assert all(f"--target {folder}" in call for call in calls)
+    assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2", "libtpu==2"]
+    assert all(f"--constraint {locked}" in call and f"--target {folder}" in call for call in calls)
 
 
 def test_without_compilers_the_smoke_test_fails(tmp_path):
