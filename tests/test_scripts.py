@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -33,6 +34,25 @@ def test_makes_command_line_sets_them():
     assert 'palladio serve --model-path "/a model" --host 0.0.0.0 --port 31000 --page-size 8\n' in plan
 
 
+@pytest.mark.parametrize(
+    "changed", ["pyproject.toml", "scripts/constraints/py311.txt", "scripts/constraints/py312.txt"]
+)
+def test_what_development_needs_is_installed_again_when_the_locked_versions_change(tmp_path, changed):
+    """And `make serve` leaves what `make test` has installed."""
+    for stamp in (".created", ".installed-locked", ".installed", ".installed-dev"):
+        (tmp_path / stamp).touch()
+
+    def plan(*words: str) -> list[str]:
+        command = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path}", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return re.findall(r"install-locked \S+ (.*)|-m (pip.*)", done.stdout)
+
+    dev = f"{tmp_path}/.installed-dev"
+    assert plan(dev) == plan(f"{tmp_path}/.installed") == []
+    assert plan("-W", changed, dev) == [("--editable '.[cpu]'", ""), ("--group dev", "")]
+    assert bool(plan("-W", changed, f"{tmp_path}/.installed")) == (changed == "pyproject.toml")
+
+
 @pytest.fixture
 def python(tmp_path):
     """A Python without torch, for which pip finds none; its version is in $VERSION."""
@@ -41,9 +61,11 @@ def python(tmp_path):
         textwrap.dedent("""\
             #!/usr/bin/env bash
             case "$*" in
+              *print*) echo py311 ;;
               *torch==*) echo "ERROR: No matching distribution found" >&2; exit 1 ;;
               *import\\ torch*) exit 1 ;;
               *version_info*) [ "$VERSION" = 3.11 ] ;;
+              -m\\ pip*|-\\ *) ;;
               *) exit 99 ;;
             esac
         """)
@@ -75,27 +97,78 @@ def test_what_builds_the_wheel_comes_with_the_tests():
     assert set(project["build-system"]["requires"]) <= set(project["dependency-groups"]["test"])
 
 
+@pytest.mark.parametrize(("failing", "status"), [("", 0), (".venv-3.13", 1)])
+def test_each_other_python_that_is_found_is_tested(tmp_path, failing, status):
+    """Shims that pyenv has for versions that are not chosen fail; the environment's own Python is left out."""
+    version = "#!/bin/sh\necho 3.11\n"
+    files = {
+        "scripts/test-pythons": (ROOT / "scripts" / "test-pythons").read_text(),
+        "env/bin/python": version,
+        **{f"bin/python{one}": "#!/bin/sh\nexit 127\n" for one in ("3.11", "3.12", "3.13")},
+        **{f"pyenv/versions/{one}/bin/python": "#!/bin/sh\n" for one in ("3.11.7", "3.13.0")},
+        "bin/make": f'#!/bin/sh\necho "made $*"\ntest "$2" != "VENV={failing}"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    found = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYENV_ROOT": str(tmp_path / "pyenv"), "VENV": "env"}
+    command = [tmp_path / "scripts" / "test-pythons", "-k", "a or b"]
+    done = subprocess.run(command, env=os.environ | found, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    python = tmp_path / "pyenv" / "versions" / "3.13.0" / "bin" / "python"
+    made, end = done.stdout.splitlines()
+    assert made.rstrip() == f"made test VENV=.venv-3.13 PYTHON={python} ARGS=-k a\\ or\\ b"
+    assert end == f"other Pythons that were found: 3.13; failed: {'3.13' if failing else 'none'}"
+
+
+@pytest.mark.parametrize(("version", "named"), [("3.13", False), ("3.15", True)])
+def test_a_python_that_the_locked_versions_may_not_fit_is_named_when_pip_fails(tmp_path, version, named):
+    python, told = tmp_path / "python", f"import sys; sys.version_info = ({version.replace('.', ', ')})"
+    python.write_text(
+        textwrap.dedent(f"""\
+            #!/usr/bin/env bash
+            case "$*" in
+              -c*) echo py312 ;;
+              *editable*) exit 7 ;;
+              -\\ *) sed 's/^import sys$/{told}/' | {sys.executable} "$@" ;;
+            esac
+        """)
+    )
+    python.chmod(0o755)
+    command = [ROOT / "scripts" / "install-locked", python, "--editable", "."]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    message = f"py312.txt are tried with Python 3.11 to 3.13, and this is {version};"
+    assert (message in done.stderr) == named == bool(done.stderr)
+
+
 @pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="there are none")
 def test_compilers_of_accelerators_are_fetched_once_for_a_version(tmp_path):
-    """Into a folder of their own, and again when jax has changed."""
+    """Into a folder of their own, and again when jax or a locked version has changed."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(ROOT / "scripts", scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    locked = scripts / "constraints" / "py312.txt"
     python, log, folder = tmp_path / "python", tmp_path / "pip.log", tmp_path / "compilers"
     python.write_text(
         textwrap.dedent(f"""\
             #!/usr/bin/env bash
             case $1 in
               -) cat >/dev/null; printf 'libtpu==%s\\n' "$VERSION" ;;
-              -m) printf '%s ' "$@" >>{log}; cat "${{@: -1}}" >>{log} ;;
+              -c) echo py312 ;;
+              -m) [ "${{@: -1}}" = pip ] || {{ printf '%s ' "$@" >>{log}; head -n 1 "${{@: -1}}" >>{log}; }} ;;
               *) exit 99 ;;
             esac
         """)
     )
     python.chmod(0o755)
-    for version in ("1", "1", "2"):
-        command = [ROOT / "scripts" / "install-compilers", python, folder]
+    for version, of_cuda in (("1", "13.1"), ("1", "13.1"), ("2", "13.1"), ("2", "13.2"), ("2", "13.2")):
+        locked.write_text(f"nvidia-cuda-nvcc=={of_cuda}\n")
+        command = [scripts / "install-compilers", python, folder]
         subprocess.run(command, env=os.environ | {"VERSION": version}, check=True)
     calls = log.read_text().splitlines()
-    assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2"]
-    assert all(f"--target {folder}" in call for call in calls)
+    assert [call.split()[-1] for call in calls] == ["libtpu==1", "libtpu==2", "libtpu==2"]
+    assert all(f"--constraint {locked}" in call and f"--target {folder}" in call for call in calls)
 
 
 def test_without_compilers_the_smoke_test_fails(tmp_path):

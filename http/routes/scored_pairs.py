@@ -94,9 +94,9 @@ class PairScorer:
         )
         ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
         vectors = read_vectors([end.embedding or b"" for end in ends], None, spec)
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         where = {text: index for index, text in enumerate(texts)}
-        scores = [float(vectors[where[one]] @ vectors[where[other]]) for one, other in pairs]
+        scores = [float(directions[where[one]] @ directions[where[other]]) for one, other in pairs]
         return Scored(scores, usage_of(ends))
 
     async def _judge(self, pairs: Sequence[tuple[str, str]]) -> Scored:

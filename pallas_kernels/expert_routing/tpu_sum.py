@@ -53,6 +53,7 @@ def weighted_sum(
     (M, D), T = products.shape, places.shape[0]
     chunk = next(size for size in range(MAX_CHUNK, 0, -ROW_TILE) if M % size == 0)
     whole = pl.BlockSpec(memory_space=pltpu.VMEM)
+    scratch: list[tuple[tuple[int, ...], DTypeLike]]
     scratch = [((M, D), jnp.float32), ((M, chunk), products.dtype), ((2, chunk, D), products.dtype)]
     num_bytes = sum(math.prod(shape) * jnp.dtype(kind).itemsize for shape, kind in scratch)
     call = pl.pallas_call(

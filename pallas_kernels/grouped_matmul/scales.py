@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Scales:
         return (wide * factors).astype(dtype)
 
 
-def unpacked(stored: jax.Array, *, is_float4: bool, dtype: jnp.dtype = jnp.float32) -> jax.Array:
+def unpacked(stored: jax.Array, *, is_float4: bool, dtype: DTypeLike = jnp.float32) -> jax.Array:
     """The numbers that 4 or 8 bits stand for.
 
     Args:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
 
 from palladio.pallas_kernels.grouped_matmul.row_tiles import RowTiles, plan_tiles
 from palladio.pallas_kernels.grouped_matmul.scales import Scales, unpacked
@@ -131,7 +132,7 @@ def _kernel(
     size: int,
     unit: int,
     is_float4: bool,
-    dtype: jnp.dtype,
+    dtype: DTypeLike,
 ) -> None:
     """Block (i, j) of the result, step k of its sum. refs: of the zeros, if there are any, of the result, and of the
     sums. group_size: rows of the matrix that share a scale. size: rows of the matrix; in a last step that reaches

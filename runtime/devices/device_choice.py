@@ -9,7 +9,7 @@ from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.parallel_config import ParallelConfig
 
-_GPUS, _FLAG = "jax_cuda_visible_devices", "--base-gpu-id"
+_PLATFORMS, _GPUS, _FLAG = "jax_platforms", "jax_cuda_visible_devices", "--base-gpu-id"
 _BACKEND = re.compile(r"backend '(\w+)'", re.I)
 
 logger = logging.getLogger("palladio.engine")
@@ -33,10 +33,10 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
             install or change.
     """
     machine = Machine.look() if machine is None else machine
-    before: str | None = jax.config.jax_platforms  # type: ignore[attr-defined]  # its options are made at run time
+    before: str | None = jax.config.values[_PLATFORMS]
     gpus_before: str = jax.config.values[_GPUS]
     wanted = {"auto": before or "", "gpu": "cuda"}.get(name, name)
-    jax.config.update("jax_platforms", wanted or before)  # heard only before jax first looks for devices
+    jax.config.update(_PLATFORMS, wanted or before)  # heard only before jax first looks for devices
     if gpu_ids is not None:
         jax.config.update(_GPUS, ",".join(map(str, gpu_ids)))
     try:
@@ -50,7 +50,7 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
             raise ConfigError(f"{_FLAG} {gpu_ids.start}: {error}") from error
         raise
     finally:  # jax has looked: the next engine of this process must not take this one's choice for its user's
-        jax.config.update("jax_platforms", before)
+        jax.config.update(_PLATFORMS, before)
         jax.config.update(_GPUS, gpus_before)
     return device
 
@@ -70,7 +70,7 @@ def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None)
     Args:
         name, machine: see choose_device.
     """
-    wanted: str = jax.config.jax_platforms or ""  # type: ignore[attr-defined]
+    wanted: str = jax.config.values[_PLATFORMS] or ""
     if device.platform == "cpu" and name != "cpu" and not wanted.startswith("cpu"):
         _tell_fallback(wanted, Machine.look() if machine is None else machine)
 
