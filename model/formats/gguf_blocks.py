@@ -17,9 +17,7 @@ from palladio.model.formats.stored_format import DAMAGED, Tensor, scales_of
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 
-_IQ4_VALUES: HostArray = np.asarray(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
-)
+_IQ4_VALUES: HostArray = np.asarray([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 """The code book of IQ4_NL and IQ4_XS: the number of each 4 bits."""
 _LARGEST_E8M0 = 254  # 255 is NaN
 
