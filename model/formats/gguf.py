@@ -1,15 +1,16 @@
-"""GGUF tensors: numbers in blocks along the rows, in Q8_0, Q4_K and Q6_K."""
+"""GGUF tensors: one tensor is one matrix, its numbers and scales in blocks along the rows."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import numpy as np
 
 from palladio.model.config_keys import Keys, shown
 from palladio.model.errors import CheckpointError, ConfigError
-from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, Tensors, scales_of
+from palladio.model.formats.gguf_blocks import BLOCK_TYPES
+from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, Tensors
 from palladio.model.gguf.gguf_file import BLOCKS, PLAIN
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
@@ -65,14 +66,15 @@ class Gguf(StoredFormat):
             raise CheckpointError(f"{tensor} has {tensor.shape[0]} rows, which {heads} heads do not divide")
         less_one = self.norms_plus_one and name.endswith("norm.weight")
         unpack = functools.partial(_unpack, tensor, heads, less_one=less_one)
-        return StoredMatrix((name,), (tensor,), tensor.shape, _KINDS.get(tensor.dtype), unpack)
+        block_type = BLOCK_TYPES.get(tensor.dtype)
+        return StoredMatrix((name,), (tensor,), tensor.shape, block_type and block_type.kind, unpack)
 
 
 def _unpack(tensor: Tensor, heads: int | None, arrays: Sequence[HostArray], *, less_one: bool) -> FileMatrix:
     (stored,) = arrays
-    if tensor.dtype in _UNPACK:
+    if tensor.dtype in BLOCK_TYPES:
         blocks = stored.reshape(*stored.shape[:-1], -1, BLOCKS[tensor.dtype][1])
-        matrix = _UNPACK[tensor.dtype](tensor, blocks)
+        matrix = BLOCK_TYPES[tensor.dtype].unpack(tensor, blocks)
     else:
         matrix = FileMatrix(stored.astype(np.float32) - np.float32(1) if less_one else stored)
     if heads is None:
@@ -88,54 +90,3 @@ def _unpack(tensor: Tensor, heads: int | None, arrays: Sequence[HostArray], *, l
     assert values is not None
     scales, zeros, minima = in_halves(matrix.scales), in_halves(matrix.zeros), in_halves(matrix.minima)
     return dataclasses.replace(matrix, values=values, scales=scales, zeros=zeros, minima=minima)
-
-
-def _half(tensor: Tensor, blocks: HostArray, start: int) -> HostArray:
-    """f32[…, blocks, 1], of a float16 in each block."""
-    return scales_of(tensor, np.ascontiguousarray(blocks[..., start : start + 2]).view(np.float16))
-
-
-def _q8_0(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    values = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
-    return FileMatrix(_rows(values), _half(tensor, blocks, 0)[..., 0], (1, 32))
-
-
-def _q4_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Eight groups of 32 in a block: q · (d · scale) - dmin · minimum."""
-    first, second, both = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
-    scales = np.concatenate([first & 63, both & 15 | first >> 6 << 4], axis=-1)
-    minima = np.concatenate([second & 63, both >> 4 | second >> 6 << 4], axis=-1)
-    pairs = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 1, 32) >> np.array([0, 4], np.uint8)[:, None]
-    values = (pairs & 15).view(np.int8).reshape(*blocks.shape[:-1], 8, 32)
-    values -= 8
-    factors = _half(tensor, blocks, 0) * scales.astype(np.float32)
-    minimum = _half(tensor, blocks, 2) * minima.astype(np.float32)
-    is_constant = factors == 0  # kept as nothing times what is subtracted, so that a zero point can say it
-    values[is_constant] = -8
-    factors = np.where(is_constant, minimum, factors)
-    zeros = np.full(factors.shape, -8, np.int8)
-    return FileMatrix(_rows(values), _rows(factors), (1, 32), _rows(zeros), minima=_rows(minimum))
-
-
-def _q6_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Sixteen groups of 16 in a block; four bits of each number lie apart from the other two."""
-    lead = blocks.shape[:-1]
-    low = blocks[..., :128].reshape(*lead, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None]
-    high = blocks[..., 128:192].reshape(*lead, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
-    values = ((low & 15).reshape(*lead, 256) | (high & 3).reshape(*lead, 256) << 4).view(np.int8)
-    values -= 32
-    scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
-    return FileMatrix(_rows(values), _rows(_half(tensor, blocks, 208) * scales), (1, 16))
-
-
-def _rows(array: HostArray) -> HostArray:
-    """Of an array with a matrix's rows first."""
-    return array.reshape(array.shape[0], -1)
-
-
-_KINDS: Mapping[str, WeightKind] = {
-    "Q8_0": WeightKind("int8", 32),
-    "Q4_K": WeightKind("int4", 32, has_zeros=True, has_real_zeros=True),
-    "Q6_K": WeightKind("int8", 16),
-}
-_UNPACK: Mapping[str, Callable[[Tensor, HostArray], FileMatrix]] = {"Q8_0": _q8_0, "Q4_K": _q4_k, "Q6_K": _q6_k}

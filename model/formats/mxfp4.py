@@ -29,15 +29,17 @@ _NAN = 255  # among them
 _KIND = WeightKind("float4_e2m1fn", GROUP)
 
 
+STEPS: HostArray = np.asarray([0, 1, 2, 3, 4, 5, 6, 7, 0, -1, -2, -3, -4, -5, -6, -7], np.int8)
+"""The step (see FLOAT4) of each 4 bits. -0 becomes 0."""
+
+
 def _steps_of_pairs() -> HostArray:
-    """Of each byte, the steps of its two floats (see FLOAT4) as two bytes. -0 becomes 0."""
-    bits = np.arange(16)
-    steps = np.where(bits < 8, bits, 8 - bits).astype(np.int8)
+    """For each byte, the steps of its two floats as two bytes."""
     byte = np.arange(256)
-    return np.stack([steps[byte & 15], steps[byte >> 4]], axis=-1).view(np.uint16)[:, 0]
+    return np.stack([STEPS[byte & 15], STEPS[byte >> 4]], axis=-1).view(np.uint16)[:, 0]
 
 
-_STEPS = _steps_of_pairs()
+_PAIRS = _steps_of_pairs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,6 @@ def _unpack(scale: Tensor, arrays: Sequence[HostArray]) -> FileMatrix:
     blocks, exponents = arrays
     if exponents.max(initial=0) == _NAN:
         raise CheckpointError(f"{scale} has scales that are NaN (255): the checkpoint is damaged, download it again")
-    values = _STEPS[blocks].view(np.int8).reshape(*blocks.shape[:-2], -1)
+    values = _PAIRS[blocks].view(np.int8).reshape(*blocks.shape[:-2], -1)
     scales = scales_of(scale, np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS))
     return FileMatrix(values, scales, (1, GROUP), is_float4=True)

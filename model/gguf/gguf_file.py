@@ -18,7 +18,21 @@ PLAIN: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 )
 BLOCKS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q6_K": (256, 210)}
+    {
+        "Q4_0": (32, 18),
+        "Q4_1": (32, 20),
+        "Q5_0": (32, 22),
+        "Q5_1": (32, 24),
+        "Q8_0": (32, 34),
+        "Q2_K": (256, 84),
+        "Q3_K": (256, 110),
+        "Q4_K": (256, 144),
+        "Q5_K": (256, 176),
+        "Q6_K": (256, 210),
+        "IQ4_NL": (32, 18),
+        "IQ4_XS": (256, 136),
+        "MXFP4": (32, 17),
+    }
 )
 """Types whose numbers lie in blocks along a row: numbers and bytes of a block."""
 

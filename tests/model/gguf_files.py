@@ -1,5 +1,5 @@
-"""Writes GGUF files of tiny checkpoints, by the format's definition, as llama.cpp's converter would: names, metadata,
-the order of the rows of Llama's queries and keys, norms with 1 added. Nothing of the product computes here."""
+"""Writes GGUF files of tiny checkpoints as llama.cpp's converter would: names, metadata, the order of the rows of
+Llama's queries and keys, norms with 1 added. The gguf package says what blocks mean; nothing of the product does."""
 
 import json
 import struct
@@ -8,13 +8,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from safetensors.numpy import load_file
 
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import write_json
 
-NUMBERS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30}
-SIZES = {"Q8_0": (32, 34), "Q4_K": (256, 144), "Q6_K": (256, 210)}
+NUMBERS = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "IQ4_NL": 20,
+    "IQ3_S": 21,
+    "IQ4_XS": 23,
+    "BF16": 30,
+    "MXFP4": 39,
+}
+SCALES = {  # where the float16 numbers of a block are, and their size in usual weights
+    "Q4_0": ((0, 6e-3),),
+    "Q4_1": ((0, 6e-3), (2, 5e-2)),
+    "Q5_0": ((0, 3e-3),),
+    "Q5_1": ((0, 3e-3), (2, 5e-2)),
+    "Q8_0": ((0, 4e-4),),
+    "Q2_K": ((80, 2e-3), (82, 3e-3)),
+    "Q3_K": ((108, 5e-4),),
+    "Q4_K": ((0, 1e-4), (2, 6e-4)),
+    "Q5_K": ((0, 5e-5), (2, 6e-4)),
+    "Q6_K": ((208, 1e-5),),
+    "IQ4_NL": ((0, 4e-4),),
+    "IQ4_XS": ((0, 2e-5),),
+    "MXFP4": (),
+}
+SIZES = {kind: GGML_QUANT_SIZES[GGMLQuantizationType[kind]] for kind in SCALES}
+"""Numbers and bytes of a block."""
 PARTS = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -83,45 +118,21 @@ def drawn_blocks(kind: str, shape: tuple[int, ...], rng: np.random.Generator) ->
     """u8[rows, blocks, bytes]: every bit drawn, but scales of a size that weights have."""
     numbers, size = SIZES[kind]
     blocks = rng.integers(0, 256, (shape[0], shape[1] // numbers, size), dtype=np.uint8)
-    places = {"Q8_0": ((0, 4e-4),), "Q4_K": ((0, 1e-4), (2, 6e-4)), "Q6_K": ((208, 1e-5),)}[kind]
-    for start, scale in places:
+    for start, scale in SCALES[kind]:
         halves = (rng.uniform(0.5, 2, blocks.shape[:2]) * scale).astype(np.float16)
         blocks[..., start : start + 2] = halves[..., None].view(np.uint8)
     if kind == "Q4_K":
         blocks[0, 0, 4], blocks[0, 0, 8] = 0, 40  # a group of one number, its minimum
+    elif kind in ("Q4_1", "Q5_1"):
+        blocks[0, 0, :2] = 0  # likewise
+    elif kind == "MXFP4":
+        blocks[..., 0] = rng.integers(116, 120, blocks.shape[:2])  # powers of two
     return blocks
 
 
-def half(blocks: np.ndarray, start: int) -> np.ndarray:
-    return np.ascontiguousarray(blocks[:, start : start + 2]).view(np.float16)[:, 0].astype(np.float32)
-
-
 def widened(kind: str, stored: np.ndarray) -> np.ndarray:
-    """f32[rows, numbers], one number of every block at a time, as ggml's C code has them."""
-    rows, (numbers, size) = len(stored), SIZES[kind]
-    blocks = stored.reshape(-1, size)
-    out = np.zeros((len(blocks), numbers), np.float32)
-    signed = blocks.view(np.int8)
-    for place in range(numbers):
-        if kind == "Q8_0":
-            out[:, place] = half(blocks, 0) * signed[:, 2 + place]
-        elif kind == "Q4_K":
-            j, packed = place // 32, blocks[:, 4:16].astype(np.int32)
-            if j < 4:
-                scale, minimum = packed[:, j] & 63, packed[:, j + 4] & 63
-            else:
-                scale = packed[:, j + 4] & 15 | (packed[:, j - 4] >> 6) << 4
-                minimum = packed[:, j + 4] >> 4 | (packed[:, j] >> 6) << 4
-            nibble = blocks[:, 16 + 32 * (place // 64) + place % 32] >> (4 if place % 64 >= 32 else 0) & 15
-            d, less = half(blocks, 0) * scale.astype(np.float32), half(blocks, 2) * minimum.astype(np.float32)
-            out[:, place] = d * nibble.astype(np.float32) - less
-        else:
-            part, quarter, column = place // 128, place % 128 // 32, place % 32
-            low = blocks[:, 64 * part + 32 * (quarter % 2) + column] >> (4 if quarter >= 2 else 0) & 15
-            high = blocks[:, 128 + 32 * part + column] >> (2 * quarter) & 3
-            q = (low | high << 4).astype(np.float32) - 32
-            out[:, place] = half(blocks, 208) * signed[:, 192 + place // 16].astype(np.float32) * q
-    return out.reshape(rows, -1)
+    """f32[rows, numbers], as the gguf package dequantizes blocks."""
+    return dequantize(stored.reshape(len(stored), -1), GGMLQuantizationType[kind])
 
 
 def permuted(rows: np.ndarray, heads: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """GGUF files: config out of metadata, names, blocks that keep their bits, and errors that name tensor and remedy."""
 
-import importlib.util
 import json
 import logging
 import struct
@@ -13,10 +12,13 @@ import pytest
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
+from palladio.model.formats.gguf_blocks import BLOCK_TYPES
 from palladio.model.functional import flatten_model, num_bytes
+from palladio.model.gguf.gguf_file import BLOCKS
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix, read_matrix
 from tests.model.driver import Driver, load, numbers
 from tests.model.gguf_files import SIZES, as_gguf, drawn_blocks, metadata_of, widened, write_gguf
@@ -26,9 +28,19 @@ from tests.tiny_model import make_checkpoint, tiny_config
 
 SHAPE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
 KINDS = {
+    "Q4_0": "int4 W4A16, a scale per 32 inputs",
+    "Q4_1": "int4 W4A16, a scale per 32 inputs and float32 zero points",
+    "Q5_0": "int8 W8A16, a scale per 32 inputs",
+    "Q5_1": "int8 W8A16, a scale per 32 inputs and float32 zero points",
     "Q8_0": "int8 W8A16, a scale per 32 inputs",
+    "Q2_K": "int4 W4A16, a scale per 16 inputs and float32 zero points",
+    "Q3_K": "int4 W4A16, a scale per 16 inputs",
     "Q4_K": "int4 W4A16, a scale per 32 inputs and float32 zero points",
+    "Q5_K": "int8 W8A16, a scale per 32 inputs and float32 zero points",
     "Q6_K": "int8 W8A16, a scale per 16 inputs",
+    "IQ4_NL": "int8 W8A16, a scale per 32 inputs",
+    "IQ4_XS": "int8 W8A16, a scale per 32 inputs",
+    "MXFP4": "fp4 W4A16, a scale per 32 inputs",
     "F16": "float32",
 }
 
@@ -38,19 +50,16 @@ def small(path: Path, family: str = "llama3", **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_blocks_bit_for_bit(kind: str) -> None:
-    """This file's definition against transformers' (of torch), and gguf's where it is installed."""
+def test_blocks_are_dequantized_as_by_the_gguf_package(kind: str) -> None:
+    assert BLOCKS.keys() == BLOCK_TYPES.keys() == SIZES.keys()
     stored = drawn_blocks(kind, (5, 512), np.random.default_rng(1))
-    wide = widened(kind, stored)
-    if importlib.util.find_spec("gguf") is not None:
-        quants = importlib.import_module("gguf")
-        of = quants.GGMLQuantizationType[kind]
-        np.testing.assert_array_equal(quants.quants.dequantize(stored.reshape(5, -1), of), wide)
-    torch = pytest.importorskip("torch")
-    oracle = pytest.importorskip("transformers.integrations.gguf.dequant")
-    number = {"Q8_0": 8, "Q4_K": 12, "Q6_K": 14}[kind]
-    found = oracle.dequantize(torch.from_numpy(stored.reshape(-1)), number).numpy()
-    np.testing.assert_array_equal(found.reshape(wide.shape), wide)
+    found = BLOCK_TYPES[kind].unpack(StoredTensor("x", Path("x"), kind, (5, 512), 0, 0), stored)
+    np.testing.assert_array_equal(found.dense(np.float32), widened(kind, stored))
+    kept = BLOCK_TYPES[kind].kind
+    assert found.block == (1, kept.group)
+    assert (found.zeros is not None, found.is_float4) == (kept.has_zeros, kept.is_float4)
+    low, high = (-8, 7) if kept.bits == 4 else (-128, 127)
+    assert low <= found.values.min() <= found.values.max() <= high
 
 
 @pytest.mark.parametrize(
@@ -62,7 +71,7 @@ def test_numbers_are_those_of_the_format(kind: str, family: str, architecture: s
     loaded = load(file)
     found, expected = numbers(loaded[1]), numbers(load(tmp_path / "wide")[1])
     assert KINDS[kind] in weight_bytes(loaded[1])
-    if kind == "Q4_K":  # minima became zero points: as near as float32 can be
+    if "zero points" in KINDS[kind]:  # minima became zero points: as near as float32 can be
         assert found.keys() == expected.keys()
         for name, wanted in expected.items():
             np.testing.assert_allclose(found[name], wanted, atol=3e-8, rtol=0, err_msg=name)
@@ -224,7 +233,7 @@ def _damaged(path: Path, how: str) -> Path:
     version = 2 if how == "old" else 3
     match how:
         case "type":
-            tensors["blk.0.ffn_up.weight"] = ("Q5_K", (256, 256), bytes(256 * 176))
+            tensors["blk.0.ffn_up.weight"] = ("IQ3_S", (256, 256), bytes(256 * 110))
         case "architecture":
             metadata["general.architecture"] = "rwkv7"
         case "key":
@@ -254,7 +263,7 @@ def _damaged(path: Path, how: str) -> Path:
     [
         (
             "type",
-            "tensor blk.0.ffn_up.weight in model.gguf has the GGUF type Q5_K, which is not supported; supported",
+            "tensor blk.0.ffn_up.weight in model.gguf has the GGUF type IQ3_S, which is not supported; supported",
         ),
         ("architecture", "general.architecture 'rwkv7' is not supported; supported: llama, qwen2"),
         ("key", "llama.embedding_length is missing from its metadata"),
