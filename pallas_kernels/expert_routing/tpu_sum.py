@@ -92,9 +92,7 @@ def _kernel(
 
     def copy(number: jax.Array | int) -> Any:
         buffer = lax.rem(number, 2)
-        return pltpu.make_async_copy(
-            products.at[pl.ds(number * size, size)], chunks.at[buffer], arrived.at[buffer]
-        )
+        return pltpu.make_async_copy(products.at[pl.ds(number * size, size)], chunks.at[buffer], arrived.at[buffer])
 
     def take(number: jax.Array | int, *, is_first: bool) -> None:
         pl.when(number + 1 < num_chunks)(lambda: copy(number + 1).start())

@@ -1,9 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.runtime.text.detokenizer import ByteDetokenizer, WindowDetokenizer
-from tests.properties import examples
 
 CHUNKS = [b"a", "é".encode(), *(bytes((b,)) for b in "日本👨‍👩‍👧".encode()), b"\xff", b" b", b""]
 
