@@ -190,7 +190,8 @@ def moved_weights() -> None:
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     array = jax.numpy.arange(6.0).reshape(2, 3)
     for order in ((0, 1), (1, 0)):
-        assert _mover(Format(Layout(order), sharding))(array).format.layout.major_to_minor == order
+        moved: Any = _mover(Format(Layout(order), sharding))(array)
+        assert moved.format.layout.major_to_minor == order
 
 
 def tuning() -> None:

@@ -54,8 +54,8 @@ class Gguf(StoredFormat):
         if tensor.dtype not in (*PLAIN, *BLOCKS):
             raise CheckpointError(
                 f"{tensor} has the GGUF type {tensor.dtype}, which is not supported; supported: "
-                f"{', '.join((*BLOCKS, *PLAIN))}. Give a file in one of these (Q8_0, Q4_K_M, Q6_K, F16), or the model "
-                "in Hugging Face's form"
+                f"{', '.join((*BLOCKS, *PLAIN))}. Give a file in one of these (such as Q4_K_M or Q8_0), or the "
+                "model in Hugging Face's form"
             )
         heads = None
         if self.interleaved_heads is not None and ".self_attn.q_proj." in name:
@@ -67,7 +67,8 @@ class Gguf(StoredFormat):
         less_one = self.norms_plus_one and name.endswith("norm.weight")
         unpack = functools.partial(_unpack, tensor, heads, less_one=less_one)
         block_type = BLOCK_TYPES.get(tensor.dtype)
-        return StoredMatrix((name,), (tensor,), tensor.shape, block_type and block_type.kind, unpack)
+        kind = None if block_type is None else block_type.kind
+        return StoredMatrix((name,), (tensor,), tensor.shape, kind, unpack)
 
 
 def _unpack(tensor: Tensor, heads: int | None, arrays: Sequence[HostArray], *, less_one: bool) -> FileMatrix:

@@ -22,6 +22,7 @@ from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.foreign_fields import judge
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front import request_table, token_scores
 from palladio.runtime.front.request_table import RequestTable
@@ -127,7 +128,6 @@ def test_an_unknown_field_of_many_entries_is_looked_up_once(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    judge = protocol.judge
 
     def counting(name: str, *args: Any) -> Any:
         judged.append(name)
