@@ -109,6 +109,8 @@ DEFAULTS: Final = (
 BOTH: Final = ("plain", "int8")
 _NOT_QUANTIZED: Final = "--quantization {}: the checkpoint is not quantized"
 _OTHER: Final = "--quantization {}: the checkpoint is quantized already, in the format"
+# Interpreted, it needs JAX 0.11; and it takes no heads as small as these files have.
+_NOT_HERE: Final = "--attention-backend gpu_mosaic cannot run this model: .*; or use --attention-backend auto"
 _FITTING: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "awq": ("awq", "awq_marlin", "moe_wna16", "int4", "dequantize"),
@@ -150,11 +152,15 @@ def _of_both() -> Iterable[Row]:
     known = documented()
     for file in BOTH:
         yield Row(DEFAULTS, file)
-        yield from (Row(f"--dtype {name}", file) for name in known["dtype"] if name != "auto")
+        for name in known["dtype"]:
+            if name != "auto":  # a number of bfloat16 has 8 bits, the first of which is not stored, and an exponent
+                yield Row(f"--dtype {name}", file, bits=8 if name == "bfloat16" else 16)
         for name in known["kv_cache_dtype"]:
             if name != "auto":
                 yield Row(f"--kv-cache-dtype {name}", file, bits=8 if name in _ROUNDED_CACHES else 16)
-        yield from (Row(f"--attention-backend {name}", file) for name in known["attention_backend"] if name != "auto")
+        for name in known["attention_backend"]:
+            if name != "auto":
+                yield Row(f"--attention-backend {name}", file, refused=_NOT_HERE if name == "gpu_mosaic" else None)
         yield from (Row(f"--cpu-kernels {name}", file) for name in known["cpu_kernels"] if name != "auto")
         yield from (Row(f"--compile {name}", file) for name in known["compile"] if name != "auto")
         yield Row("--speculative-algorithm NGRAM", file)
