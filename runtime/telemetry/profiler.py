@@ -21,7 +21,7 @@ from palladio.runtime.interface.profile_options import (
     ProfileReport,
 )
 from palladio.runtime.telemetry.logs import Activity
-from palladio.runtime.telemetry.process_memory import resident_bytes
+from palladio.runtime.telemetry.process_memory import give_back, resident_bytes
 
 _PROBE = b"\0" * 4096  # a full disk takes a name, but no bytes
 _NOTHING_LEFT = "No profile started"  # as JAX says it
@@ -232,6 +232,7 @@ class Profiler:
         except _FAILURES as error:
             failure = _reason(error)
         late.cancel()
+        give_back()  # a trace takes some 80 MiB in an arena of its thread, which the next one's thread would not reuse
         with self._lock:
             if failure:
                 self._unwritten = options.output_dir

@@ -211,6 +211,20 @@ def test_what_the_process_grows_by_is_seen(new_profiler: Callable[..., Profiler]
     wait_until(is_seen)
 
 
+def test_what_a_trace_took_is_given_back_before_the_next_can_begin(
+    new_profiler: Callable[..., Profiler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[str] = []
+    profiler = new_profiler()
+    monkeypatch.setattr(
+        "palladio.runtime.telemetry.profiler.give_back", lambda: given_back.append(profiler.profile.phase)
+    )
+    for _ in range(2):
+        profiler.start(ProfileOptions(str(tmp_path)))
+        wait_until(lambda: profiler.stop() is not None)
+    assert given_back == ["writing"] * 2
+
+
 def test_steps_run_while_it_is_written(
     tiny: TinyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
