@@ -42,6 +42,7 @@ MODEL_FLOORS = (
     ("",),  # what a step computes, from the decoder down
     ("formats",),  # how checkpoints store quantized matrices
     ("families", "weights", "gguf"),
+    ("files",),  # of a model's folder
 )
 FACE_FLOORS = (
     ("commands", "ray"),  # what users type, one file a command · the server as an application of Ray Serve
