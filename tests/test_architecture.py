@@ -104,6 +104,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/core/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
+    "runtime/text/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and their class has no name",
 }
 GETATTR = {  # file:function → whose type it asks
     "model/loading/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",

@@ -90,12 +90,13 @@ def _config(found: _Metadata, file: GgufFile) -> dict[str, Any]:
     name, tensors = found.architecture, file.tensors
     if found.values.get("split.count", 1) not in (0, 1):
         raise ConfigError(
-            f"{file.path} is one of {shown(found.values['split.count'])} files: merge them with `llama-gguf-split --merge`"
+            f"{file.path} is one of {shown(found.values['split.count'])} files: merge them with `llama-gguf-split "
+            "--merge`"
         )
     if name not in _CLASSES:
         raise ConfigError(
-            f"{file.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give other "
-            "models in Hugging Face's form, with config.json and *.safetensors"
+            f"{file.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give "
+            "other models in Hugging Face's form, with config.json and *.safetensors"
         )
     embedding = tensors.get("token_embd.weight")
     if embedding is None:

@@ -56,7 +56,9 @@ _NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?
 _FLOAT32, _TEXT, _ARRAY = 6, 8, 9
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
-_MAX_HEADER_BYTES: Final = 32 << 20  # published files have up to 12 MB; what Python makes of arrays is ten times as large
+_MAX_HEADER_BYTES: Final = (
+    32 << 20
+)  # published files have up to 12 MB; what Python makes of arrays is ten times as large
 _MAX_KEYS, _MAX_TENSORS = 1 << 12, 1 << 17
 
 
@@ -140,8 +142,8 @@ class _Header:
         num_tensors, num_keys = self._number("Q"), self._number("Q")
         if num_keys > _MAX_KEYS or num_tensors > _MAX_TENSORS:
             raise CheckpointError(
-                f"{path} is corrupt: it has {num_keys} keys and {num_tensors} tensors, over the limits of {_MAX_KEYS} and "
-                f"{_MAX_TENSORS}"
+                f"{path} is corrupt: it has {num_keys} keys and {num_tensors} tensors, over the limits of {_MAX_KEYS} "
+                f"and {_MAX_TENSORS}"
             )
         self.metadata: dict[str, Any] = {}
         for _ in range(num_keys):

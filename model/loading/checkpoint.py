@@ -87,7 +87,9 @@ def weight_files(path: Path) -> list[Path]:
 def _indexed_files(path: Path, weight_map: object) -> list[Path]:
     """Args: weight_map: name of a tensor → name of the file that has it, which may be in a folder below."""
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"cannot read {path / INDEX_NAME}: weight_map must give the name of a file to each tensor")
+        raise CheckpointError(
+            f"cannot read {path / INDEX_NAME}: weight_map must give the name of a file to each tensor"
+        )
     found: dict[str, Path] = {}
     for tensor, name in weight_map.items():
         usual = str(PurePosixPath(name))  # ./a is a, too

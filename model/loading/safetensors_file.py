@@ -37,7 +37,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
 """Of parameters that are stored plainly; the others are of quantized ones."""
 MAX_HEADER_BYTES: Final = 32 << 20
-"""Less than the format allows: published files have up to 2 MB, and what Python makes of JSON is thirty times as large."""
+"""Less than the format allows: published files have up to 2 MB, and Python takes thirty times as much for JSON."""
 _MOST_DIMENSIONS: Final = 8
 _SHOWN: Final = 200  # characters of a name
 _AGAIN: Final = "Download it again"

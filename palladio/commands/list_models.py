@@ -10,9 +10,12 @@ from pathlib import Path
 from palladio.commands.parsing import make_parser, size
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.text.hub import why_not_servable
 from palladio.runtime.text.hub_download import hub_cache
+
+_MAX_REF_BYTES = 4096  # a commit has 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,13 +80,21 @@ def scan(cache: Path) -> Iterator[Found]:
     """The snapshots of a hub cache, by name."""
     for folder in sorted(cache.glob("models--*")):
         name = folder.name.removeprefix("models--").replace("--", "/")
-        refs = {file.read_text(encoding="utf-8").strip(): file.name for file in (folder / "refs").glob("*")}
-        snapshots = sorted((folder / "snapshots").glob("*"))
+        refs = dict(_refs(folder / "refs"))
+        snapshots = [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
         for snapshot in snapshots:
             revision = f"{refs[snapshot.name]} {snapshot.name[:7]}" if snapshot.name in refs else snapshot.name[:12]
             yield _model(name, revision, snapshot)
         if not snapshots:
             yield Found(name, "-", _size(folder), str(folder), folder.stat().st_mtime, "nothing of it is complete")
+
+
+def _refs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Commits and their names: branches, tags, and requests to merge (refs/pr/1)."""
+    for file in sorted(folder.rglob("*")):
+        name = str(file.relative_to(folder))
+        if file.is_file() and (commit := read_text(folder, name, _MAX_REF_BYTES)) is not None:
+            yield commit.strip(), name
 
 
 def _model(name: str, revision: str, folder: Path) -> Found:

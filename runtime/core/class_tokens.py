@@ -7,6 +7,8 @@ import tokenizers
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.text.tokenizer_files import check_tokenizer_files
+from palladio.runtime.text.tokenizer_probe import panics_as_errors
 
 
 def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
@@ -40,6 +42,8 @@ def vocabulary(file: Path) -> dict[str, int]:
         ConfigError: it cannot be read.
     """
     try:
-        return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+        check_tokenizer_files(file.parent)
+        with panics_as_errors("its tokenizer is malformed"):
+            return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
     except Exception as error:
         raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error
