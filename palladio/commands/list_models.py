@@ -98,10 +98,11 @@ def _refs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _model(name: str, revision: str, folder: Path) -> Found:
-    return Found(name, revision, _size(folder), str(folder), folder.stat().st_mtime, _problem(folder))
+    return Found(name, revision, _size(folder), str(folder), folder.stat().st_mtime, describe_problem(folder))
 
 
-def _problem(folder: Path) -> str | None:
+def describe_problem(folder: Path) -> str | None:
+    """Why a folder cannot be served; None: as far as its settings tell, it can be."""
     problem = why_not_servable(folder)
     if problem is not None:
         return problem.removeprefix(f"{folder} is ").removeprefix(f"{folder} has ")
