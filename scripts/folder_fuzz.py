@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +40,7 @@ SECONDS, WALL_SECONDS = 10, 120  # of CPU time; a pipe that is read from takes n
 ENGINE_SECONDS = 60  # of CPU time, most of which compiles another model's programs
 MOST_BYTES = 2 << 30
 SHARE = 20  # of so many folders whose model is unharmed, one answers a request
+KINDS = ("plain", "divided", "awq", "gguf", "converted")
 FLAGS = {
     "device": "cpu",
     "dtype": "float32",
@@ -58,13 +59,17 @@ def main() -> int:
     parser.add_argument("seed", nargs="?", type=int, default=secrets.randbelow(2**31), help="repeats a run")
     parser.add_argument("--count", type=int, default=2000, help="damages (2000)")
     parser.add_argument("--only", type=int, help="this one, with its traceback")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of folders")
     parser.add_argument("--no-engine", action="store_true", help="read the folders, and answer no request")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="palladio-folder-fuzz-") as name:
         root = Path(name)
         folders = make_folders(root)
-        folders["converted"] = _in_process(lambda: _convert(folders["plain"], root / "converted"), root / "converted")
+        if "converted" in args.kinds:
+            out = root / "converted"
+            folders["converted"] = _in_process(lambda: _convert(folders["plain"], out), out)
+        folders = {kind: folders[kind] for kind in args.kinds}
         found = Fuzz(folders, args.seed, root, has_engine=not args.no_engine)
         numbers = range(args.count) if args.only is None else [args.only]
         begun, outcomes = time.monotonic(), collections.Counter[str]()
@@ -120,7 +125,7 @@ class Fuzz:
             except PalladioError as error:
                 os.write(out, " ".join(str(error).split()).encode())
                 code = REFUSED
-            except BaseException:
+            except BaseException:  # noqa: BLE001 (also Rust's panics)
                 os.write(out, traceback.format_exc().encode(errors="replace"))
         finally:
             os._exit(code)
@@ -162,13 +167,13 @@ def _convert(source: Path, out: Path) -> None:
     convert(source, out, config, "float32", lambda *_: None)
 
 
-def _in_process(work, result: Path) -> Path:  # type: ignore[no-untyped-def]
+def _in_process(work: Callable[[], None], result: Path) -> Path:
     """Done in a process of its own: jax must not begin in this one."""
     child = os.fork()
     if child == 0:
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 (told by the exit code)
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

@@ -36,7 +36,9 @@ def make_folders(root: Path) -> dict[str, Path]:
     write_json(plain / "added_tokens.json", {"<think>": 380})
     divided = _divide(shutil.copytree(plain, root / "divided"))
     quantization = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}
-    quantized = rewrite(make_checkpoint(root / "awq", "qwen2", **SMALL), lambda _, rng, shape: awq(rng, shape), quantization)
+    quantized = rewrite(
+        make_checkpoint(root / "awq", "qwen2", **SMALL), lambda _, rng, shape: awq(rng, shape), quantization
+    )
     shutil.rmtree(quantized / "wide")
     write_json(quantized / "quant_config.json", {"w_bit": 4, "q_group_size": GROUP, "zero_point": True})
     build_tiny_sentencepiece(quantized)
@@ -95,7 +97,9 @@ def damage(source: Path, target: Path, rng: random.Random) -> tuple[Path, str]:
 
 def _in_json(rng: random.Random, value: Any) -> Any:
     """The same with one place changed, which may be any part of it."""
-    parts = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    parts = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
     if not parts or rng.random() < 0.15:
         return rng.choice(VALUES)
     key, inner = rng.choice(parts[:40])
@@ -138,7 +142,9 @@ def _many(rng: random.Random, file: Path) -> None:
     if isinstance(content, dict) and content:
         key = rng.choice(sorted(content))
         count = rng.choice((20_000, 100_000))
-        content[key] = rng.choice(([0] * count, {f"k{i}": i for i in range(count)}, [{"id": i, "content": f"<{i}>"} for i in range(count)]))
+        content[key] = rng.choice(
+            ([0] * count, {f"k{i}": i for i in range(count)}, [{"id": i, "content": f"<{i}>"} for i in range(count)])
+        )
         file.write_text(json.dumps(content))
 
 

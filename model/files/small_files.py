@@ -85,7 +85,7 @@ def parse_json(data: bytes, what: object, *, repeats: bool = True) -> Any:
         CheckpointError: it is not JSON, nested deeper than MAX_DEPTH, or has text that is not Unicode.
     """
     try:
-        value = json.loads(data, object_pairs_hook=None if repeats else _unrepeated)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=None if repeats else _unrepeated)
         if _SURROGATE.search(data):  # half a pair, which cannot be printed or sent
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
