@@ -7,7 +7,7 @@ import tokenizers
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.tokenizer_files import check_tokenizer_files
+from palladio.runtime.text.tokenizer_files import check_tokenizer_file
 from palladio.runtime.text.tokenizer_probe import panics_as_errors
 
 
@@ -41,8 +41,8 @@ def vocabulary(file: Path) -> dict[str, int]:
     Raises:
         ConfigError: it cannot be read.
     """
+    check_tokenizer_file(file.parent, file)
     try:
-        check_tokenizer_files(file.parent)
         with panics_as_errors("its tokenizer is malformed"):
             return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
     except Exception as error:

@@ -37,10 +37,11 @@ def check_tokenizer_files(folder: Path) -> None:
     for pattern in _PATTERNS:
         for file in find_files(folder, pattern):
             if not file.name.endswith(".index.json"):
-                _check(folder, file)
+                check_tokenizer_file(folder, file)
 
 
-def _check(folder: Path, file: Path) -> None:
+def check_tokenizer_file(folder: Path, file: Path) -> None:
+    """One of them. Raises: as check_tokenizer_files."""
     name = str(file.relative_to(folder))
     if file.suffix == ".jinja":
         most = MAX_TEMPLATE_BYTES
