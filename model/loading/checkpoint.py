@@ -98,7 +98,8 @@ def _indexed_files(path: Path, weight_map: object) -> list[Path]:
         file = find_file(path, name)
         if file is None:
             raise CheckpointError(
-                f"{path / name} is missing; {INDEX_NAME} lists tensor {tensor} in it. Download the model again"
+                f"{str(path / name)[:500]} is missing; {INDEX_NAME} lists tensor {tensor[:500]} in it. Download the "
+                "model again"
             )
         found[usual] = file
     return [found[name] for name in sorted(found)]

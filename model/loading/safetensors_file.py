@@ -63,7 +63,7 @@ class StoredTensor:
     stop: int
 
     def __str__(self) -> str:
-        return f"tensor {self.name} in {self.file.name}"
+        return f"tensor {self.name[:_SHOWN]} in {self.file.name}"
 
 
 class SafetensorsFile:

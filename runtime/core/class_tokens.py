@@ -8,7 +8,7 @@ import tokenizers
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizer_files import check_tokenizer_file
-from palladio.runtime.text.tokenizer_probe import panics_as_errors
+from palladio.runtime.text.tokenizer_probe import check_divides, panics_as_errors
 
 
 def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
@@ -44,6 +44,8 @@ def vocabulary(file: Path) -> dict[str, int]:
     check_tokenizer_file(file.parent, file)
     try:
         with panics_as_errors("its tokenizer is malformed"):
-            return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        check_divides(tokenizer)  # transformers may take another pattern than the file's; grammars do not
+        return tokenizer.get_vocab()
     except Exception as error:
         raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.config_keys import shown
 from palladio.model.files.small_files import read_json
 from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.errors import ConfigError
@@ -63,7 +64,7 @@ def _modules(path: Path, name: str) -> dict[str, str] | None:
             raise ConfigError(f"{file} must be a list of objects with `type` and `path`")
         name = entry["type"].rpartition(".")[2]
         if name not in _MODULES:
-            raise ConfigError(f"{file}: type {entry['type']!r} is not supported; only {', '.join(_MODULES)} are")
+            raise ConfigError(f"{file}: type {shown(entry['type'])} is not supported; only {', '.join(_MODULES)} are")
         folders[name] = entry["path"]
     return folders
 
@@ -74,12 +75,12 @@ def _method(file: Path, content: Any) -> PoolingMethod:
     named = content.get("pooling_mode")
     if named is not None:
         if not isinstance(named, str) or named not in _METHODS:
-            raise ConfigError(f"{file}: pooling_mode {named!r} is not supported; only {', '.join(_METHODS)} are")
+            raise ConfigError(f"{file}: pooling_mode {shown(named)} is not supported; only {', '.join(_METHODS)} are")
         return _METHODS[named]
     wanted = [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
     unknown = [key for key in wanted if key not in _FLAGS]
     if unknown:
-        raise ConfigError(f"{file}: {unknown[0]} is not supported; only {', '.join(_FLAGS)} are")
+        raise ConfigError(f"{file}: {unknown[0][:100]} is not supported; only {', '.join(_FLAGS)} are")
     if len(wanted) != 1:
         raise ConfigError(f"{file}: one of {', '.join(_FLAGS)} must be true, found {', '.join(wanted) or 'none'}")
     return _METHODS[_FLAGS[wanted[0]]]

@@ -17,6 +17,7 @@ MAX_ADDED_TOKENS: Final = 70_000
 MAX_TOKEN: Final = 4096  # characters of an added token
 MAX_COUNT: Final = 4096  # of layers and labels in a config.json beside a tokenizer: transformers makes lists of them
 
+_MOST_SHOWN: Final = 1000  # characters of what a library says
 _PATTERNS: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*.jinja")
 _TABLES: Final = ("tokenizer.json", "tekken.json", "vocab.json", "added_tokens.json")
 _LISTS_OF_TOKENS: Final = ("added_tokens", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
@@ -103,4 +104,4 @@ def why_unusable(path: Path, error: Exception) -> str:
         return "no such directory"
     if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _FORMS):
         return "it holds no tokenizer files"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_MOST_SHOWN]
