@@ -58,6 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", nargs="?", type=int, default=secrets.randbelow(2**31), help="repeats a run")
     parser.add_argument("--count", type=int, default=2000, help="damages (2000)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
     parser.add_argument("--only", type=int, help="this one, with its traceback")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of folders")
     parser.add_argument("--no-engine", action="store_true", help="read the folders, and answer no request")
@@ -71,7 +72,7 @@ def main() -> int:
             folders["converted"] = _in_process(lambda: _convert(folders["plain"], out), out)
         folders = {kind: folders[kind] for kind in args.kinds}
         found = Fuzz(folders, args.seed, root, has_engine=not args.no_engine)
-        numbers = range(args.count) if args.only is None else [args.only]
+        numbers = range(args.first, args.first + args.count) if args.only is None else [args.only]
         begun, outcomes = time.monotonic(), collections.Counter[str]()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for number, text, verdict, said in pool.map(found.run, numbers):
@@ -111,7 +112,8 @@ class Fuzz:
         try:
             logging.disable(logging.CRITICAL)
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's last words; ours come from `report`
+            for descriptor in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # a library's last words; ours come from `report`
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             try:
