@@ -42,7 +42,7 @@ def test_files_in_folders_below_are_read_under_any_name(tmp_path: Path) -> None:
 
 
 ENTRY = '{"a": {"dtype": "F32", "shape": %s, "data_offsets": %s}}'
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an index that leads out": (lambda f: index(f, {"a": "../../../etc/passwd"}), "no path below it"),
     "an absolute name": (lambda f: index(f, {"a": "/etc/passwd"}), "no path below it"),
     "a number as a name": (lambda f: index(f, {"a": 5}), "weight_map must give the name of a file"),

@@ -35,7 +35,7 @@ def added(*texts: str) -> Callable[[Path], None]:
     return change_json("tokenizer.json", lambda content: content["added_tokens"].extend(tokens))
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pattern without end": (pattern("(a+)+$"), "fails on a text: .*retry-limit.* without nested repetitions"),
     "one of a rare letter": (pattern("(ß+)+$"), "fails on a text: .*retry-limit"),
     "100,000 tokens": (added(*map(str, range(100_000))), r"tokenizer\.json has 100,\d+ added tokens, over the limit"),
@@ -45,7 +45,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         r"tokenizer_config\.json has an added token of 5,000 characters",
     ),
     "a template of 9 MB": (
-        lambda folder: (folder / "chat_template.jinja").write_text("x" * 9_000_000) and None,
+        lambda folder: (folder / "chat_template.jinja").write_text("x" * 9_000_000),
         r"chat_template\.jinja has more than 131,072 bytes",
     ),
     "a template that is a number": (
@@ -53,7 +53,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "must be a text, found int",
     ),
     "deep settings": (
-        lambda folder: (folder / "tokenizer_config.json").write_text("[" * 5000 + "]" * 5000) and None,
+        lambda folder: (folder / "tokenizer_config.json").write_text("[" * 5000 + "]" * 5000),
         r"tokenizer_config\.json as JSON: it nests",
     ),
     "a billion layers": (
@@ -63,7 +63,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         r"config\.json: num_hidden_layers must be at most 4096",
     ),
     "a billion labels": (
-        lambda folder: (folder / "config.json").write_text('{"text_config": {"num_labels": 1000000000}}') and None,
+        lambda folder: (folder / "config.json").write_text('{"text_config": {"num_labels": 1000000000}}'),
         r"config\.json: num_labels must be at most 4096",
     ),
     "a link elsewhere": (lambda folder: (folder / "vocab.txt").symlink_to("/etc/passwd"), "is a link to /etc/passwd"),
