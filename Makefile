@@ -23,7 +23,7 @@ OBJECT_STORE ?= .venv-object-store
 RAY ?= .venv-ray
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
+.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
@@ -35,6 +35,7 @@ help:
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
   'make flag-matrix  each documented value of the flags of kernels, dtypes and layouts, on a server of its own' \
+  'make folder-fuzz  damages model folders, 2,000 in all, and starts on each; ARGS=SEED repeats' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make ui         the chat page and the dashboard in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
@@ -81,6 +82,9 @@ faults: $(VENV)/.installed-dev
 
 flag-matrix: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/flag_matrix $(ARGS)
+
+folder-fuzz: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/folder_fuzz $(ARGS)
 
 conformance: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/conformance $(ARGS)

@@ -1,7 +1,6 @@
 """ModelConfig: what a model is, in our words; `from_hf` reads it from config.json, with the help of the family."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,6 +9,8 @@ from palladio.model.classifier import Classifier
 from palladio.model.config_keys import MAX_INT, shown
 from palladio.model.config_overrides import override
 from palladio.model.errors import ConfigError
+from palladio.model.files.folder_files import find_file
+from palladio.model.files.small_files import read_json, read_object
 from palladio.model.formats.stored_format import StoredFormat
 from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import is_gguf
@@ -29,6 +30,7 @@ _NAMES_OF_DTYPES: Mapping[str, DType] = {**{dtype: dtype for dtype in DTYPES}, "
 # The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
+MAX_EOS = 256  # published models have up to 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,16 +198,16 @@ def read_model_dir(
         return override(config_of_gguf(path), overrides or {}), None
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory; a model path must contain config.json and *.safetensors")
-    config = _read_json(path / "config.json")
+    config = read_object(path, "config.json")
     if config is None:
-        has_tokenizer = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+        has_tokenizer = any(find_file(path, name) for name in ("tokenizer.json", "tokenizer.model"))
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
     if config.get("quantization_config") is None:
-        beside = {name: _read_any_json(path / name) for name in FILES_BESIDE}
+        beside = {name: read_json(path, name) for name in FILES_BESIDE}
         if (found := config_beside(beside)) is not None:
             config["quantization_config"] = found
-    return override(text_model(config), overrides or {}), _read_json(path / "generation_config.json")
+    return override(text_model(config), overrides or {}), read_object(path, "generation_config.json")
 
 
 def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,26 +216,8 @@ def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         ConfigError: it is not a JSON object.
     """
-    return override(text_model(_read_json(path) or {}), overrides)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    value = _read_any_json(path)
-    if value is None and not path.is_file():
-        return None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} must contain a JSON object, found {type(value).__name__}")
-    return value
-
-
-def _read_any_json(path: Path) -> object:
-    """None: there is no such file, or it says null."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path} as JSON: {error}") from error
+    file = path.resolve()  # whoever names a file may name a link
+    return override(text_model(read_object(file.parent, file.name) or {}), overrides)
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -254,6 +238,8 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
         found = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) and token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
+        if len(found) > MAX_EOS:
+            raise ConfigError(f"eos_token_id must list at most {MAX_EOS} token ids, found {len(found)}")
         ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:
         return _eos_token_ids({"eos_token_id": default}, {}, None)

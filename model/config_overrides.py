@@ -23,7 +23,7 @@ def overrides_of(text: str) -> dict[str, Any]:
     """
     try:
         overrides = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--json-model-override-args is not valid JSON: {error}") from error
     if not isinstance(overrides, dict):
         raise ConfigError("--json-model-override-args must be a JSON object")

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from palladio.model.config_keys import shown
 from palladio.model.errors import ConfigError
 from palladio.model.family import Family
 
@@ -98,7 +99,8 @@ def find_family(architecture: str) -> Family:
     if name not in ARCHITECTURES:
         reason = f" ({_REASONS[name]})" if name in _REASONS else ""
         raise ConfigError(
-            f"architectures: {architecture!r} is not supported{reason}; supported: {', '.join(sorted(ARCHITECTURES))}"
+            f"architectures: {shown(architecture)} is not supported{reason}; supported: "
+            f"{', '.join(sorted(ARCHITECTURES))}"
         )
     families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[name]).FAMILIES
     return families[name]

@@ -30,7 +30,7 @@ from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
-from palladio.runtime.text.chat_renderer import check_template
+from palladio.runtime.text.template_check import check_template
 from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

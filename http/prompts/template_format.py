@@ -1,7 +1,6 @@
 """The source of chat templates: where it comes from, how it takes message content, and which variables it reads."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +12,7 @@ from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import takes_one_text, tells_null, without_nulls
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.chat_renderer import GenerationTag
+from palladio.runtime.text.template_check import check_stored_template, read_template_file
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _BUILT_IN = Path(__file__).parent / "templates"
@@ -71,7 +71,7 @@ def _parse(template: str) -> nodes.Template:
     """Nothing, for one that is malformed: rendering will say what is wrong."""
     try:
         return jinja2.Environment(extensions=[loopcontrols, "jinja2.ext.do", GenerationTag]).parse(template)
-    except jinja2.TemplateSyntaxError:
+    except (jinja2.TemplateSyntaxError, RecursionError):
         return nodes.Template([], lineno=1)
 
 
@@ -150,15 +150,15 @@ def load_template(name: str) -> str | dict[str, str]:
             )
         path = built_in[name]
     try:
-        source = path.read_text(encoding="utf-8")
-        template = json.loads(source).get("chat_template") if path.suffix == ".json" else source
-    except (OSError, ValueError, AttributeError) as exc:
+        template = read_template_file(path)
+    except (OSError, ValueError) as exc:
         raise ConfigError(f"--chat-template {name}: cannot be read: {exc}") from exc
     if isinstance(template, list):  # Hugging Face's form of several templates
         template = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
     if isinstance(template, dict):
         named = {name: source for name, source in template.items() if isinstance(source, str)}
         template = named if {"default", "tool_use"} <= named.keys() else named.get("default")
+    check_stored_template(template, f"--chat-template {name}")
     if isinstance(template, dict):
         return template
     if not isinstance(template, str):

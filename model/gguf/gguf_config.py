@@ -1,11 +1,13 @@
 """What config.json would say of the model in a GGUF file."""
 
+import collections
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palladio.model.config_keys import shown
 from palladio.model.errors import CheckpointError, ConfigError
 from palladio.model.gguf.gguf_file import BLOCKS, PLAIN, GgufFile, GgufTensor
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS
@@ -21,6 +23,7 @@ _CLASSES: Mapping[str, str] = {
 }
 _GEMMA = ("gemma2", "gemma3")
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}  # layers of the one whose scores are scaled by hidden size over heads
+_MAX_DIVISORS = 4096
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -44,6 +47,18 @@ class _Metadata:
         if value is not None and not isinstance(value, kinds):
             raise CheckpointError(
                 f"{self._path}: {self.architecture}.{key} is {str(value)[:60]}, which is not supported"
+            )
+        return value
+
+    def need_count(self, key: str) -> int:
+        """
+        Raises:
+            CheckpointError: the file does not say, or says something else than a whole number of at least 1.
+        """
+        value = self.need(key)
+        if type(value) is not int or value < 1:
+            raise CheckpointError(
+                f"{self._path}: {self.architecture}.{key} must be a whole number of at least 1, found {shown(value)}"
             )
         return value
 
@@ -75,19 +90,20 @@ def _config(found: _Metadata, file: GgufFile) -> dict[str, Any]:
     name, tensors = found.architecture, file.tensors
     if found.values.get("split.count", 1) not in (0, 1):
         raise ConfigError(
-            f"{file.path} is one of {found.values['split.count']} files: merge them with `llama-gguf-split --merge`"
+            f"{file.path} is one of {shown(found.values['split.count'])} files: merge them with `llama-gguf-split "
+            "--merge`"
         )
     if name not in _CLASSES:
         raise ConfigError(
-            f"{file.path}: {_ARCHITECTURE} {name!r} is not supported; supported: {', '.join(_CLASSES)}. Give other "
-            "models in Hugging Face's form, with config.json and *.safetensors"
+            f"{file.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give "
+            "other models in Hugging Face's form, with config.json and *.safetensors"
         )
     embedding = tensors.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{file.path} is incomplete: tensor token_embd.weight is missing")
-    heads, hidden = found.need("attention.head_count"), found.need("embedding_length")
+    heads, hidden = found.need_count("attention.head_count"), found.need_count("embedding_length")
     kv_heads = found.find("attention.head_count_kv") or heads
-    head_size = found.find("attention.key_length") or hidden // max(heads, 1)
+    head_size = found.find("attention.key_length") or hidden // heads
     for key in ("attention.value_length", "rope.dimension_count"):
         if found.find(key) not in (None, head_size):
             raise ConfigError(f"{file.path}: {name}.{key} is {found.find(key)}, only {head_size} is supported")
@@ -126,13 +142,15 @@ def _ends(values: Mapping[str, Any]) -> list[int]:
 def _dtype(tensors: Mapping[str, GgufTensor]) -> str:
     """Of activations: as most matrices are stored; beside quantized ones, bfloat16."""
     kinds = [tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1]
-    usual = max(kinds, key=kinds.count, default="F32")
+    usual = collections.Counter(kinds or ["F32"]).most_common(1)[0][0]
     return "bfloat16" if any(kind in BLOCKS for kind in kinds) or usual not in PLAIN else _DTYPES[usual]
 
 
 def _rope_scaling(found: _Metadata, file: GgufFile) -> dict[str, Any] | None:
     tensor, context = file.tensors.get(ROPE_DIVISORS), found.need("context_length")
     if tensor is not None:  # Llama 3: what its scaling does to each frequency
+        if tensor.dtype not in PLAIN or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_DIVISORS:
+            raise CheckpointError(f"{file.path} is corrupt: tensor {ROPE_DIVISORS} is {tensor.dtype}{[*tensor.shape]}")
         divisors: list[float] = np.asarray(file.read(tensor), np.float64).tolist()
         same = {"long_factor": divisors, "short_factor": divisors, "attention_factor": 1.0, "factor": 1.0}
         return {"rope_type": "longrope", "original_max_position_embeddings": context, **same}
@@ -166,7 +184,7 @@ def _qwen3moe(found: _Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, 
 
 
 def _gemma(found: _Metadata, tensors: Mapping[str, GgufTensor]) -> dict[str, Any]:
-    heads, hidden = found.need("attention.head_count"), found.need("embedding_length")
+    heads, hidden = found.need_count("attention.head_count"), found.need_count("embedding_length")
     is_27b = found.need("block_count") == _LAYERS_OF_27B[found.architecture]
     pattern = found.find("attention.sliding_window_pattern", (int, list))
     if isinstance(pattern, list):

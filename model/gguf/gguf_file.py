@@ -70,6 +70,10 @@ _NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?
 _FLOAT32, _TEXT, _ARRAY = 6, 8, 9
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
+_MAX_HEADER_BYTES: Final = (
+    32 << 20
+)  # published files have up to 12 MB; what Python makes of arrays is ten times as large
+_MAX_KEYS, _MAX_TENSORS = 1 << 12, 1 << 17
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ class _Header:
                 f"little-endian files of version {' and '.join(map(str, _VERSIONS))}. Download a newer file"
             )
         num_tensors, num_keys = self._number("Q"), self._number("Q")
+        if num_keys > _MAX_KEYS or num_tensors > _MAX_TENSORS:
+            raise CheckpointError(
+                f"{path} is corrupt: it has {num_keys} keys and {num_tensors} tensors, over the limits of {_MAX_KEYS} "
+                f"and {_MAX_TENSORS}"
+            )
         self.metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._text()
@@ -190,6 +199,8 @@ class _Header:
             size = math.prod(shape) // numbers * num_bytes
         else:
             size = 0  # whoever wants it says that its type is not supported
+            if math.prod(shape) // 8 > len(self._data):  # no type has less than a bit for a number
+                raise CheckpointError(f"{self._path} is truncated: tensor {name} has shape {shape}. Download it again")
         if start + size > len(self._data):
             raise CheckpointError(
                 f"{self._path} is truncated: tensor {name} ends at byte {start + size}, but the file has "
@@ -205,8 +216,8 @@ class _Header:
             if of == _TEXT:
                 return [self._text() for _ in range(count)]
             if of in _NUMBERS:
-                form = f"<{min(count, len(self._data))}{_NUMBERS[of]}"
-                return list(struct.unpack(form, self._bytes(struct.calcsize(form))))
+                size = struct.calcsize(f"<{_NUMBERS[of]}")
+                return list(struct.unpack(f"<{count}{_NUMBERS[of]}", self._bytes(count * size)))
         if kind in _NUMBERS:
             value = self._number(_NUMBERS[kind])
             return float(str(np.float32(value))) if kind == _FLOAT32 else value  # 1e-6, not 9.999999974752427e-7
@@ -220,6 +231,10 @@ class _Header:
 
     def _bytes(self, count: int) -> bytes:
         end = self._at + count
+        if _MAX_HEADER_BYTES < end <= len(self._data):
+            raise CheckpointError(
+                f"{self._path} is corrupt: its header has more than {_MAX_HEADER_BYTES:,} bytes, as no tokenizer needs"
+            )
         if end > len(self._data):
             raise CheckpointError(f"{self._path} is truncated: its header is longer than the file. Download it again")
         found, self._at = self._data[self._at : end], end

@@ -1,11 +1,12 @@
 """A checkpoint: every tensor of a model directory, in however many files, or of a GGUF file."""
 
-import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
 from palladio.model.errors import CheckpointError
+from palladio.model.files.folder_files import find_file, find_files
+from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.gguf_tensors import GgufTensors
 from palladio.model.loading.safetensors_file import Array, SafetensorsFile, StoredTensor
@@ -24,11 +25,11 @@ class Checkpoint:
         Raises:
             CheckpointError: no safetensors, a file is missing or damaged, or two files hold the same tensor.
         """
-        self._files: dict[str, SafetensorsFile | GgufTensors]
+        self._files: dict[Path, SafetensorsFile | GgufTensors]
         if is_gguf(path):
-            self._files = {path.name: GgufTensors(path)}
+            self._files = {path: GgufTensors(path)}
         else:
-            self._files = {name: SafetensorsFile(path / name) for name in _file_names(path)}
+            self._files = {file: SafetensorsFile(file) for file in weight_files(path)}
         self.tensors: dict[str, StoredTensor] = {}
         for file in self._files.values():
             for name, tensor in file.tensors.items():
@@ -50,10 +51,10 @@ class Checkpoint:
 
     def read(self, tensor: StoredTensor) -> Array:
         """A view; see SafetensorsFile.read."""
-        return self._files[tensor.file.name].read(tensor)
+        return self._files[tensor.file].read(tensor)
 
     def release(self, tensor: StoredTensor) -> None:
-        self._files[tensor.file.name].release(tensor)
+        self._files[tensor.file].release(tensor)
 
 
 def has_weights(path: Path) -> bool:
@@ -61,15 +62,21 @@ def has_weights(path: Path) -> bool:
     return is_gguf(path) or (path / INDEX_NAME).is_file() or any(path.glob("*.safetensors"))
 
 
-def _file_names(path: Path) -> list[str]:
-    """The files that make the checkpoint, in the order of preference of transformers."""
-    if (path / SINGLE_NAME).is_file():
-        return [SINGLE_NAME]
-    if (path / INDEX_NAME).is_file():
-        return _indexed_names(path)
-    found = sorted(file.name for file in path.glob("*.safetensors"))
+def weight_files(path: Path) -> list[Path]:
+    """The files that make the checkpoint of a directory, in the order of preference of transformers.
+
+    Raises:
+        CheckpointError: there are none, the index is damaged, or a file is missing, no regular one, or lies elsewhere.
+    """
+    single = find_file(path, SINGLE_NAME)
+    if single is not None:
+        return [single]
+    index = read_object(path, INDEX_NAME, MAX_TABLE_BYTES)
+    if index is not None:
+        return _indexed_files(path, index.get("weight_map"))
+    found = find_files(path, "*.safetensors")
     # Mistral's repositories hold the weights a second time, under other names.
-    found = [name for name in found if not name.startswith("consolidated")] or found
+    found = [file for file in found if not file.name.startswith("consolidated")] or found
     if not found:
         raise CheckpointError(
             f"no *.safetensors files in {path}; PyTorch .bin files are not supported: convert them to safetensors"
@@ -77,16 +84,22 @@ def _file_names(path: Path) -> list[str]:
     return found
 
 
-def _indexed_names(path: Path) -> list[str]:
-    try:
-        weight_map = json.loads((path / INDEX_NAME).read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({str(name) for name in weight_map.values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"cannot read {path / INDEX_NAME}: {error!r}") from error
-    for name in names:
-        if not (path / name).is_file():
-            example = next(tensor for tensor, file in weight_map.items() if file == name)
+def _indexed_files(path: Path, weight_map: object) -> list[Path]:
+    """Args: weight_map: name of a tensor → name of the file that has it, which may be in a folder below."""
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(
+            f"cannot read {path / INDEX_NAME}: weight_map must give the name of a file to each tensor"
+        )
+    found: dict[str, Path] = {}
+    for tensor, name in weight_map.items():
+        usual = str(PurePosixPath(name))  # ./a is a, too
+        if usual in found:
+            continue
+        file = find_file(path, name)
+        if file is None:
             raise CheckpointError(
-                f"{path / name} is missing; {INDEX_NAME} lists tensor {example} in it. Download the model again"
+                f"{str(path / name)[:500]} is missing; {INDEX_NAME} lists tensor {tensor[:500]} in it. Download the "
+                "model again"
             )
-    return names
+        found[usual] = file
+    return [found[name] for name in sorted(found)]

@@ -15,7 +15,6 @@ import json
 import math
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -25,8 +24,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from palladio import __version__
-from palladio.model.config import DType, ModelConfig
+from palladio.model.config import DTYPES, DType, ModelConfig
 from palladio.model.errors import CheckpointError
+from palladio.model.files.folder_files import check_file, find_files
+from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
+from palladio.model.loading.file_sums import check_sum, size_and_crc
 from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
 from palladio.model.loading.parameters import Parameters, as_known, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
@@ -43,11 +45,14 @@ _PARAMETERS = "parameters"
 _OF_ACTIVATIONS = re.compile(r"A\d+,")  # in the name of a kind
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
+_NO_MANIFEST = (
+    f"no {MANIFEST} in {{path}}: the conversion did not finish, or this is not a converted checkpoint. Run `palladio "
+    "convert` again; it resumes where it stopped"
+)
 _CHUNK_BYTES = 64 * 2**20  # of an array, that is read as one: a device reads those that its part lies in
 _USUAL_CHUNKS = 16  # of an array, if they have more than
 _LEAST_CHUNK_BYTES = 2**20
 _SMALLEST_CUT_BYTES = 16 * 2**10  # Orbax copies chunks of up to 1 KiB twice
-_READ_BYTES = 2**20
 
 
 def is_converted(path: Path) -> bool:
@@ -113,7 +118,9 @@ class Manifest:
             CheckpointError: there is none, or another version's.
         """
         try:
-            content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+            content = read_object(path, MANIFEST, MAX_TABLE_BYTES)
+            if content is None:
+                raise CheckpointError(_NO_MANIFEST.format(path=path))
             if content["format"] != FORMAT:
                 raise CheckpointError(
                     f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}: convert again"
@@ -123,13 +130,12 @@ class Manifest:
             others = tuple((str(name), _read_kind(kind)) for name, kind in content["others"])
             kinds = WeightKinds(content["quantization"] and _read_kind(content["quantization"]), dense, others)
             files = {name: (int(size), int(crc)) for name, (size, crc) in content["files"].items()}
+            if content["dtype"] not in DTYPES:
+                raise ValueError(f"dtype {content['dtype']!r}")
             return cls(parameters, kinds, content["dtype"], files)
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"no {MANIFEST} in {path}: the conversion did not finish, or this is not a converted checkpoint. Run "
-                "`palladio convert` again; it resumes where it stopped"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            if isinstance(error, CheckpointError):
+                raise
             raise CheckpointError(f"cannot read {path / MANIFEST}: {error!r}") from error
 
     def write(self, path: Path) -> None:
@@ -169,10 +175,13 @@ class Manifest:
         """Reads every file once, several at a time.
 
         Raises:
-            CheckpointError: one is missing, was cut short, or has changed.
+            CheckpointError: one is missing, was cut short, has changed, or is a link that leads elsewhere.
         """
+        for file in sorted((path / _PARAMETERS).rglob("*")):  # Orbax reads some that nobody lists
+            if file.is_symlink() or not file.is_dir():
+                check_file(path, file)
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            checks = [pool.submit(_check_file, path / name, *known) for name, known in self.files.items()]
+            checks = [pool.submit(check_sum, path, name, *known) for name, known in self.files.items()]
             for check in checks:
                 check.result()
 
@@ -197,7 +206,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
     (out / _PARAMETERS).mkdir(parents=True, exist_ok=True)
     _begin(out, _settings(config.weight_kinds, dtype))
     for pattern in _COPIED:
-        for file in source.glob(pattern):
+        for file in find_files(source, pattern):
             if not file.match(_NOT_COPIED):
                 shutil.copyfile(file, out / file.name)
     (out / MANIFEST).unlink(missing_ok=True)  # until all of it is there again
@@ -214,7 +223,7 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
     stored = {name: StoredParameter.of(name, parameters, layout) for name in params}
     files = sorted(file for group in groups for file in (out / _PARAMETERS / group).rglob("*") if file.is_file())
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        sums = pool.map(_size_and_crc, files)
+        sums = pool.map(size_and_crc, files)
         known = {str(file.relative_to(out)): both for file, both in zip(files, sums, strict=True)}
     Manifest(stored, config.weight_kinds, dtype, known).write(out)
 
@@ -243,8 +252,8 @@ def _begin(out: Path, settings: Mapping[str, Any]) -> None:
     """
     note = out / f"{MANIFEST}.unfinished"
     try:
-        earlier = [json.loads(file.read_text(encoding="utf-8")) for file in (out / MANIFEST, note) if file.is_file()]
-    except ValueError as error:
+        earlier = [read_object(out, name, MAX_TABLE_BYTES) or settings for name in (MANIFEST, note.name)]
+    except CheckpointError as error:
         raise CheckpointError(f"{out} has a manifest that cannot be read: {error}; use an empty directory") from error
     for content in earlier:
         differing = [name for name, value in settings.items() if content.get(name) != value]
@@ -371,25 +380,3 @@ def _restore(source: Path, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str,
         except (ValueError, KeyError, OSError) as error:
             raise CheckpointError(f"{source} does not match {MANIFEST}: {error}") from error
     return restored
-
-
-def _check_file(file: Path, size: int, crc: int) -> None:
-    try:
-        found = _size_and_crc(file)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error}") from error
-    if found[0] != size:
-        raise CheckpointError(
-            f"{file} is truncated or was replaced: it has {found[0]:,} bytes, {MANIFEST} says {size:,}"
-        )
-    if found[1] != crc:
-        raise CheckpointError(f"{file} is corrupt: its checksum differs from the one in {MANIFEST}")
-
-
-def _size_and_crc(file: Path) -> tuple[int, int]:
-    size = crc = 0
-    with file.open("rb") as stream:
-        while part := stream.read(_READ_BYTES):
-            size += len(part)
-            crc = zlib.crc32(part, crc)
-    return size, crc

@@ -5,18 +5,19 @@ they count as this process's memory otherwise, and a load would peak at twice th
 """
 
 import dataclasses
-import json
 import math
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import ml_dtypes
 import numpy as np
 
+from palladio.model.config_keys import shown
 from palladio.model.errors import CheckpointError
+from palladio.model.files.small_files import parse_json
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,7 +36,10 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
 )
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
 """Of parameters that are stored plainly; the others are of quantized ones."""
-MAX_HEADER_BYTES: Final = 100_000_000  # the format's own limit
+MAX_HEADER_BYTES: Final = 32 << 20
+"""Less than the format allows: published files have up to 2 MB, and Python takes thirty times as much for JSON."""
+_MOST_DIMENSIONS: Final = 8
+_SHOWN: Final = 200  # characters of a name
 _AGAIN: Final = "Download it again"
 
 
@@ -59,7 +63,7 @@ class StoredTensor:
     stop: int
 
     def __str__(self) -> str:
-        return f"tensor {self.name} in {self.file.name}"
+        return f"tensor {self.name[:_SHOWN]} in {self.file.name}"
 
 
 class SafetensorsFile:
@@ -101,23 +105,34 @@ class SafetensorsFile:
     def _read_header(self) -> dict[str, StoredTensor]:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little") if size >= 8 else MAX_HEADER_BYTES
-        if length > min(size - 8, MAX_HEADER_BYTES):
+        if length > size - 8:
             raise CheckpointError(
                 f"{self.path} is truncated or not a safetensors file: its header is longer than the file. {_AGAIN}"
             )
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{self.path} has a header of {length:,} bytes, over the limit of {MAX_HEADER_BYTES:,}: divide the "
+                "checkpoint into several files"
+            )
         try:
-            header = json.loads(self._map[8 : 8 + length])
-            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            return {name: self._entry(name, entry, 8 + length) for name, entry in entries.items()}
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"{self.path} has a corrupt header: {error!r}. {_AGAIN}") from error
+            header = parse_json(self._map[8 : 8 + length], "it", repeats=False)
+        except CheckpointError as error:
+            raise self._corrupt(str(error)) from error
+        if not isinstance(header, dict):
+            raise self._corrupt(f"it is no object but {type(header).__name__}")
+        return {name: self._entry(name, entry, 8 + length) for name, entry in header.items() if name != "__metadata__"}
 
-    def _entry(self, name: str, entry: Mapping[str, Any], data: int) -> StoredTensor:
-        start, stop = (data + int(offset) for offset in entry["data_offsets"])
-        shape = tuple(int(size) for size in entry["shape"])
-        tensor = StoredTensor(name, self.path, str(entry["dtype"]), shape, start, stop)
+    def _corrupt(self, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.path} has a corrupt header: {why}. {_AGAIN}")
+
+    def _entry(self, name: str, entry: object, data: int) -> StoredTensor:
+        found = entry if isinstance(entry, dict) else {}
+        dtype, sizes, offsets = (found.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not isinstance(dtype, str) or not _are_counts(sizes) or not _are_counts(offsets) or len(offsets) != 2:
+            raise self._corrupt(f"tensor {name[:_SHOWN]} is {shown(entry)}")
+        start, stop = (data + offset for offset in offsets)
+        shape = tuple(sizes)
+        tensor = StoredTensor(name, self.path, dtype, shape, start, stop)
         if not data <= start <= stop <= len(self._map):
             raise CheckpointError(
                 f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self._map)} bytes. "
@@ -129,3 +144,12 @@ class SafetensorsFile:
                 f" cannot have {stop - start} bytes. {_AGAIN}"
             )
         return tensor
+
+
+def _are_counts(value: object) -> TypeGuard[list[int]]:
+    """A short list of whole numbers of at least 0."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MOST_DIMENSIONS
+        and all(type(each) is int and each >= 0 for each in value)
+    )

@@ -10,9 +10,12 @@ from pathlib import Path
 from palladio.commands.parsing import make_parser, size
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.text.hub import why_not_servable
 from palladio.runtime.text.hub_download import hub_cache
+
+_MAX_REF_BYTES = 4096  # a commit has 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ def scan(cache: Path) -> Iterator[Found]:
     """The snapshots of a hub cache, by name."""
     for folder in sorted(cache.glob("models--*")):
         name = folder.name.removeprefix("models--").replace("--", "/")
-        refs = {file.read_text(encoding="utf-8").strip(): file.name for file in (folder / "refs").glob("*")}
-        snapshots = sorted((folder / "snapshots").glob("*"))
+        refs = dict(_refs(folder / "refs"))
+        snapshots = [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
         for snapshot in snapshots:
             revision = f"{refs[snapshot.name]} {snapshot.name[:7]}" if snapshot.name in refs else snapshot.name[:12]
             yield _model(name, revision, snapshot)
@@ -86,11 +89,20 @@ def scan(cache: Path) -> Iterator[Found]:
             yield Found(name, "-", _size(folder), str(folder), folder.stat().st_mtime, "nothing of it is complete")
 
 
+def _refs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Commits and their names: branches, tags, and requests to merge (refs/pr/1)."""
+    for file in sorted(folder.rglob("*")):
+        name = str(file.relative_to(folder))
+        if file.is_file() and (commit := read_text(folder, name, _MAX_REF_BYTES)) is not None:
+            yield commit.strip(), name
+
+
 def _model(name: str, revision: str, folder: Path) -> Found:
-    return Found(name, revision, _size(folder), str(folder), folder.stat().st_mtime, _problem(folder))
+    return Found(name, revision, _size(folder), str(folder), folder.stat().st_mtime, describe_problem(folder))
 
 
-def _problem(folder: Path) -> str | None:
+def describe_problem(folder: Path) -> str | None:
+    """Why a folder cannot be served; None: as far as its settings tell, it can be."""
     problem = why_not_servable(folder)
     if problem is not None:
         return problem.removeprefix(f"{folder} is ").removeprefix(f"{folder} has ")

@@ -7,6 +7,8 @@ import tokenizers
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.text.tokenizer_files import check_tokenizer_file
+from palladio.runtime.text.tokenizer_probe import check_divides, panics_as_errors
 
 
 def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
@@ -39,7 +41,11 @@ def vocabulary(file: Path) -> dict[str, int]:
     Raises:
         ConfigError: it cannot be read.
     """
+    check_tokenizer_file(file.parent, file)
     try:
-        return tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+        with panics_as_errors("its tokenizer is malformed"):
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        check_divides(tokenizer)  # transformers may take another pattern than the file's; grammars do not
+        return tokenizer.get_vocab()
     except Exception as error:
         raise ConfigError(f"{file} is not a valid tokenizer: {error}") from error

@@ -7,9 +7,12 @@ import jax
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.config_overrides import overrides_of
+from palladio.model.files.folder_files import check_is_whole
 from palladio.model.functional import flatten_model
+from palladio.model.loading.checkpoint import INDEX_NAME, weight_files
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
+from palladio.model.quantization_config import FILES_BESIDE
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights
@@ -19,6 +22,8 @@ from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
 _FREE = ("quantization", "weight_kinds", "converted_dtype", "stored_dtype", "dtype", "eos_token_ids", "bos_token_id")
+
+_SETTINGS = ("config.json", "generation_config.json", *FILES_BESIDE, INDEX_NAME)  # files, of which most are never there
 
 
 class WeightLoader:
@@ -36,9 +41,16 @@ class WeightLoader:
         return self._design.plan.report.weights
 
     def fingerprint(self, path: Path) -> int:
-        """Of the files in a directory; > 1."""
-        source = self._design.config.source
-        return 2 + int(model_hash(dataclasses.replace(source, model_path=str(path), load_format="safetensors")), 16)
+        """Of the files in a directory; > 1.
+
+        Raises:
+            InvalidRequestError: they cannot be read.
+        """
+        source = dataclasses.replace(self._design.config.source, model_path=str(path), load_format="safetensors")
+        try:
+            return 2 + int(model_hash(source), 16)
+        except (ConfigError, OSError) as error:  # they were there a moment ago
+            raise InvalidRequestError(f"cannot read the weights in {path}: {error}") from error
 
     def load_first(self) -> Weights:
         """Those that the engine started with.
@@ -56,6 +68,9 @@ class WeightLoader:
             InvalidRequestError: they are not of this model, or cannot be read, or do not fit.
         """
         try:
+            if path.is_dir():  # not a GGUF file
+                weights = [str(file.relative_to(path)) for file in weight_files(path)]
+                check_is_whole(path, [*_SETTINGS, *weights])
             model = self._model_at(path)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error

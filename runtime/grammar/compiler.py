@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.runtime.grammar.backend import BackendSettings, CompiledGrammar, GrammarBackend, JsonFormat
 from palladio.runtime.grammar.cache import Compilation, GrammarCache
 from palladio.runtime.grammar.cost import costly_places, estimated_bytes, is_surely_cheap
@@ -286,12 +287,10 @@ def load_settings(
             "grammars need a tokenizer, and the server runs with --skip-tokenizer-init", param="grammar"
         )
     folder = Path(source.tokenizer_path or path)
-    file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    if file.is_file():
-        tokenizer = json.loads(file.read_text(encoding="utf-8"))
-    else:
+    tokenizer = None if folder.is_file() else read_object(folder, "tokenizer.json", MAX_TABLE_BYTES)
+    if tokenizer is None:
         tokenizer = json.loads(Tokenizer.load(folder, trust_remote_code=source.trust_remote_code).to_json())
-    own_eos = _eos_id(tokenizer, json.loads(settings.read_text()) if settings.is_file() else {})
+    own_eos = _eos_id(tokenizer, {} if folder.is_file() else read_object(folder, "tokenizer_config.json") or {})
     text = json.dumps(tokenizer | {"truncation": None, "padding": None})
     ids = dict.fromkeys([*eos_ids, *([] if own_eos is None else [own_eos])])
     return BackendSettings(text, vocab_size, tuple(ids), json_format)
@@ -301,5 +300,5 @@ def _eos_id(tokenizer: dict[str, Any], settings: dict[str, Any]) -> int | None:
     """The id of the tokenizer's own end-of-sequence token."""
     token = settings.get("eos_token")
     name = token.get("content") if isinstance(token, dict) else token
-    added: dict[str, int] = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
-    return None if name is None else added.get(name)
+    added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens") or ()}
+    return added.get(name) if isinstance(name, str) else None

@@ -1,10 +1,11 @@
 """Pooling: how a checkpoint makes one vector of a text's hidden states, as sentence-transformers' files say it."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from palladio.model.config_keys import shown
+from palladio.model.files.small_files import read_json
 from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.errors import ConfigError
 
@@ -39,11 +40,11 @@ class Pooling:
         Raises:
             ConfigError: a file cannot be read, or asks for something else.
         """
-        modules = _modules(path / "modules.json")
+        modules = _modules(path, "modules.json")
         folder = "1_Pooling" if modules is None else modules.get("Pooling")
-        file = None if folder is None else path / folder / "config.json"
-        content = None if file is None else _read(file)
-        method: PoolingMethod = "last" if file is None or content is None else _method(file, content)
+        name = None if folder is None else f"{folder}/config.json"
+        content = None if name is None else read_json(path, name)
+        method: PoolingMethod = "last" if name is None or content is None else _method(path / name, content)
         return cls(method, modules is None or "Normalize" in modules)
 
     @property
@@ -52,9 +53,9 @@ class Pooling:
         return self.method != "last"
 
 
-def _modules(file: Path) -> dict[str, str] | None:
+def _modules(path: Path, name: str) -> dict[str, str] | None:
     """The folder of each module by its class; None: there is no such file."""
-    content = _read(file)
+    file, content = path / name, read_json(path, name)
     if content is None:
         return None
     folders: dict[str, str] = {}
@@ -63,7 +64,7 @@ def _modules(file: Path) -> dict[str, str] | None:
             raise ConfigError(f"{file} must be a list of objects with `type` and `path`")
         name = entry["type"].rpartition(".")[2]
         if name not in _MODULES:
-            raise ConfigError(f"{file}: type {entry['type']!r} is not supported; only {', '.join(_MODULES)} are")
+            raise ConfigError(f"{file}: type {shown(entry['type'])} is not supported; only {', '.join(_MODULES)} are")
         folders[name] = entry["path"]
     return folders
 
@@ -74,25 +75,15 @@ def _method(file: Path, content: Any) -> PoolingMethod:
     named = content.get("pooling_mode")
     if named is not None:
         if not isinstance(named, str) or named not in _METHODS:
-            raise ConfigError(f"{file}: pooling_mode {named!r} is not supported; only {', '.join(_METHODS)} are")
+            raise ConfigError(f"{file}: pooling_mode {shown(named)} is not supported; only {', '.join(_METHODS)} are")
         return _METHODS[named]
     wanted = [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
     unknown = [key for key in wanted if key not in _FLAGS]
     if unknown:
-        raise ConfigError(f"{file}: {unknown[0]} is not supported; only {', '.join(_FLAGS)} are")
+        raise ConfigError(f"{file}: {unknown[0][:100]} is not supported; only {', '.join(_FLAGS)} are")
     if len(wanted) != 1:
         raise ConfigError(f"{file}: one of {', '.join(_FLAGS)} must be true, found {', '.join(wanted) or 'none'}")
     return _METHODS[_FLAGS[wanted[0]]]
-
-
-def _read(file: Path) -> Any:
-    """The JSON in a file; None: there is no such file."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read as JSON: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from palladio import __version__
+from palladio.model.files.small_files import MAX_TABLE_BYTES, read_bytes
+from palladio.model.loading.checkpoint import has_weights, weight_files
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 
 # What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
@@ -30,9 +32,11 @@ def config_digest(config: EngineConfig) -> Mapping[str, str]:
 def model_hash(source: ModelSource) -> str:
     """Of a model's config and tokenizer, and of its weights' sizes and samples: reading them all would take minutes."""
     found, folder = hashlib.sha256(), Path(source.model_path)
-    for path in (*(folder / name for name in _FILES), Path(source.tokenizer_path or folder) / "tokenizer.json"):
-        found.update(path.read_bytes() if path.is_file() else b"none")
-    weights = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
+    places = [(folder, name) for name in _FILES] + [(Path(source.tokenizer_path or folder), "tokenizer.json")]
+    for place, name in places:
+        content = read_bytes(place, name, MAX_TABLE_BYTES)
+        found.update(b"none" if content is None else content)
+    weights = [folder] if folder.is_file() else weight_files(folder) if has_weights(folder) else []
     for path in weights if source.load_format != "dummy" else ():
         found.update(f"{path.name} {path.stat().st_size}".encode())
         found.update(_sample(path))

@@ -17,6 +17,8 @@ TEKKEN: Final = (
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+_MOST_DIVIDED: Final = 1 << 28  # sum of squares of tokens' lengths; published vocabularies have 2**24
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
@@ -59,7 +61,12 @@ def merges_by_rank(vocabulary: Mapping[str, int], ranks: Sequence[float]) -> lis
 
     Args:
         ranks: by number of the token.
+
+    Raises:
+        ValueError: tokens are so long that trying all ways would take minutes.
     """
+    if sum(len(token) ** 2 for token in vocabulary) > _MOST_DIVIDED:
+        raise ValueError(f"its tokens are too long: the longest one has {max(map(len, vocabulary)):,} characters")
     found = []
     for token, number in vocabulary.items():
         for place in range(1, len(token)):

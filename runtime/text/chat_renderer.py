@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from palladio.runtime.text.template_filters import bounded_filters, check_slow_text, check_widths, growth
+from palladio.runtime.text.template_limits import check_depth, check_size
 from palladio.runtime.text.template_meter import (
     POINTER,
     Meter,
@@ -152,6 +153,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def _with_ticks(self, template: nodes.Template) -> nodes.Template:
         """The same template, in which every turn of a loop and every call of a macro begins with `tick`."""
+        check_depth(template)
         for loop in template.find_all(nodes.For):
             tick = nodes.EnvironmentAttribute("tick", lineno=loop.lineno)
             loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
@@ -260,22 +262,13 @@ def render_template(
     """
     token = current_meter.set(Meter(seconds))
     try:
-        compiled = _compile(template)
+        compiled = compile_template(template)
         prepared = [_prepare(message) for message in messages]
         if not continue_final_message:
             return compiled.render(messages=prepared, documents=None, **variables)
         text = _mark_end(prepared, template)
         rendered = compiled.render(messages=prepared, documents=None, **variables)
         return _cut_at_mark(rendered, text)
-    finally:
-        current_meter.reset(token)
-
-
-def check_template(template: str) -> None:
-    """Raises TemplateError, SyntaxError, RecursionError or MemoryError: it is malformed, or too much to compile."""
-    token = current_meter.set(Meter(MAX_SECONDS))
-    try:
-        _compile(template)
     finally:
         current_meter.reset(token)
 
@@ -315,7 +308,9 @@ def _cut_at_mark(rendered: str, text: str) -> str:
 
 
 @functools.lru_cache(maxsize=MAX_TEMPLATES)
-def _compile(template: str) -> jinja2.Template:
+def compile_template(template: str) -> jinja2.Template:
+    """Raises: as check_template."""
+    check_size(template)
     sandbox = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     sandbox.filters["tojson"] = _to_json
     sandbox.globals |= {

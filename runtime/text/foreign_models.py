@@ -1,9 +1,11 @@
 """What a model path is, if it is no Hugging Face model directory: each form that people give, with what to do."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
+
+from palladio.model.errors import CheckpointError
+from palladio.model.files.small_files import read_object
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKETS = {  # scheme → how to mount a bucket, and how to copy
@@ -94,7 +96,6 @@ def _base_model(config: Path) -> str:
 def _read_object(file: Path) -> dict[str, Any]:
     """{}: it holds none, or cannot be read; whoever needs it says so."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(file.parent, file.name) or {}
+    except CheckpointError:
         return {}
-    return found if isinstance(found, dict) else {}

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import threading
 from collections.abc import Callable
@@ -19,9 +18,11 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from palladio.model.files.small_files import read_object
 from palladio.model.gguf.gguf_file import is_gguf
+from palladio.model.loading.checkpoint import weight_files
 from palladio.runtime.interface.config import ModelSource
-from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+from palladio.runtime.interface.errors import CheckpointError, ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.text.foreign_models import describe_address, describe_folder
 from palladio.runtime.text.hub_download import (
@@ -266,27 +267,25 @@ def read_sampling_defaults(model_dir: Path) -> dict[str, Any]:
     `"do_sample": false` means temperature 0. A file that makes no sense is ignored with a warning.
     """
     file = model_dir / "generation_config.json"
-    if not file.is_file():
-        return {}
     try:
-        content = json.loads(file.read_text())
+        content = read_object(model_dir, file.name)
+        if content is None:
+            return {}
         defaults = {name: content[name] for name in _DEFAULT_FIELDS if content.get(name) is not None}
         if content.get("do_sample") is False:
             defaults["temperature"] = 0.0
         SamplingParams.from_dict(defaults)
-    except (ValueError, AttributeError, InvalidRequestError) as error:
+    except (ConfigError, InvalidRequestError) as error:
         logger.warning("%s is ignored: %s", file, error)
         return {}
     return defaults
 
 
 def _has_weights(directory: Path) -> bool:
-    if not (directory / "config.json").is_file():
+    try:
+        return (directory / "config.json").is_file() and bool(weight_files(directory))
+    except CheckpointError:
         return False
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        return all((directory / name).is_file() for name in set(json.loads(index.read_text())["weight_map"].values()))
-    return any(directory.glob("*.safetensors"))
 
 
 def _has_tokenizer(directory: Path) -> bool:

@@ -4,15 +4,16 @@ tekken.json, and sentencepiece's tokenizer.model. No code of a checkpoint runs f
 import base64
 import binascii
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer
 
+from palladio.model.files.small_files import MAX_TABLE_BYTES, read_json, read_object
 from palladio.runtime.text.bpe_tokenizers import Split, as_characters, byte_level, ends, merges_by_rank
 from palladio.runtime.text.sentencepiece_model import SentencePieceModel
+from palladio.runtime.text.tokenizer_files import MAX_ADDED_TOKENS
 
 _TIKTOKEN, _TEKKEN, _SENTENCEPIECE = "tiktoken.model", "tekken.json", "tokenizer.model"
 _LETTERS: Final = r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"  # in words; Chinese has no words
@@ -92,10 +93,12 @@ def _read_tiktoken(file: Path, config: Mapping[str, Any]) -> StoredTokenizer:
 
 def _read_tekken(file: Path, config: Mapping[str, Any]) -> StoredTokenizer:
     """Special tokens come first, then ranks."""
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_json(file.parent, file.name, MAX_TABLE_BYTES)
     try:
         sizes, vocabulary = content["config"], content["vocab"]
         pattern, num_special = str(sizes["pattern"]), int(sizes["default_num_special_tokens"])
+        if not 0 <= num_special <= MAX_ADDED_TOKENS:
+            raise ValueError(f"{file.name} has {num_special} special tokens, over the limit of {MAX_ADDED_TOKENS}")
         num_ranks = min(len(vocabulary), int(sizes["default_vocab_size"]) - num_special)
         ranks = [_decoded(entry["token_bytes"]) for entry in vocabulary[:num_ranks]]
         listed = content.get("special_tokens") or [
@@ -188,10 +191,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            content = json.loads((folder / name).read_text(encoding="utf-8"))
-            if not isinstance(content, dict):
-                raise ValueError(f"{name} holds no object")
-            found |= content
+            found |= read_object(folder, name) or {}
     templates = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}
     if (folder / "chat_template.jinja").is_file():
         templates["default"] = folder / "chat_template.jinja"

@@ -17,8 +17,11 @@ from palladio.runtime.text.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
 from palladio.runtime.text.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.stored_tokenizers import read_stored_tokenizer
+from palladio.runtime.text.template_check import check_stored_template
 from palladio.runtime.text.template_meter import RenderLimitExceededError
 from palladio.runtime.text.token_kinds import SPACE_MARK, TokenKind, has_strip, token_kind
+from palladio.runtime.text.tokenizer_files import check_tokenizer_files, why_unusable
+from palladio.runtime.text.tokenizer_probe import check_divides, panics_as_errors
 
 MANY = 4096  # characters or tokens: what is longer is left to calls that let other threads run
 STREAM_CONTEXT = 8  # prompt tokens that prime a stream of text, as SGLang and vLLM do (they take 5)
@@ -35,17 +38,6 @@ _TEMPLATE_FAULTS = (  # what a template's code raises with values that do not fi
     *(TemplateError, TypeError, ValueError, LookupError, AttributeError),
     *(ArithmeticError, RecursionError, MemoryError, SyntaxError),
 )
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tiktoken.model",
-    "tekken.json",
-    "vocab.json",
-    "vocab.txt",
-    "*.tiktoken",
-    "tokenizer_config.json",
-)
-
 _guarded = PanicGuard("the model's tokenizer")
 
 
@@ -87,28 +79,35 @@ class Tokenizer:
         # seconds to import, and not needed without a tokenizer
         from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
 
-        tekken_version = None
+        place, tekken_version = Path(path), None
         try:
-            if is_gguf(Path(path)):
-                backend, settings = read_tokenizer(Path(path))
-                hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
-            elif (stored := read_stored_tokenizer(Path(path), may_run_code=trust_remote_code)) is not None:
-                hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=stored.backend, **stored.settings)
-                tekken_version = stored.tekken_version
-            else:
-                hf_tokenizer = AutoTokenizer.from_pretrained(
-                    str(path), trust_remote_code=trust_remote_code, revision=revision
-                )
-            if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
-                # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
-                raise ValueError("its vocabulary is empty")
+            with panics_as_errors("its tokenizer is malformed"):
+                if place.is_dir():
+                    check_tokenizer_files(place)
+                if is_gguf(place):
+                    backend, settings = read_tokenizer(place)
+                    hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+                elif (stored := read_stored_tokenizer(place, may_run_code=trust_remote_code)) is not None:
+                    hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=stored.backend, **stored.settings)
+                    tekken_version = stored.tekken_version
+                else:
+                    hf_tokenizer = AutoTokenizer.from_pretrained(
+                        str(path), trust_remote_code=trust_remote_code, revision=revision
+                    )
+                if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
+                    # transformers makes an empty tokenizer of the model's class where it finds no vocabulary
+                    raise ValueError("its vocabulary is empty")
+                found = cls(hf_tokenizer, tekken_version)
+            if found._fast is not None:
+                check_divides(found._fast)
         except Exception as error:  # tokenizers raises bare Exception for a malformed tokenizer.json
-            reason = _why_unusable(Path(path), error)
+            reason = why_unusable(place, error)
             raise ConfigError(
                 f"no usable tokenizer in {path} ({reason}); give its directory with --tokenizer-path, or pass "
                 "--skip-tokenizer-init to send and receive token ids only"
             ) from error
-        return cls(hf_tokenizer, tekken_version)
+        check_stored_template(found.chat_template, str(path))
+        return found
 
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and tokenizer_config.json, with the template."""
@@ -360,14 +359,6 @@ def _cut_pair(parts: list[list[int]], limit: int | None, num_special: int) -> No
     for place in (1, 0):
         if limit is not None and (excess := sum(map(len, parts)) + num_special - limit) > 0:
             del parts[place][max(1, len(parts[place]) - excess) :]
-
-
-def _why_unusable(path: Path, error: Exception) -> str:
-    if not path.is_dir() and not path.is_file():
-        return "no such directory"
-    if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _TOKENIZER_FILES):
-        return "it holds no tokenizer files"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 _byte_of: Callable[[str], int] = BYTE_OF_CHARACTER.__getitem__

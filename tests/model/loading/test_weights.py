@@ -257,7 +257,7 @@ def test_no_weights(path):
 def test_damaged_index(path, content):
     (path / "model.safetensors").unlink()
     (path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"cannot read .*index\.json"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*index\.json|index\.json must contain"):
         load(path)
 
 

@@ -1,6 +1,7 @@
 """Weights are exchanged between two steps: the same programs, the tokens of an engine that started with them."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,3 +279,31 @@ def run_on_ranks(first: str, second: str) -> list[dict[str, list[int]]]:
 def test_every_rank_follows(first, second, expected):
     said = call_with_devices(__name__, "run_on_ranks", str(first), str(second))
     assert said == [expected["first"], expected["second"], expected["second"]]
+
+
+def test_a_folder_that_leads_elsewhere_or_has_no_end_is_refused(core, second, expected, tmp_path):
+    links = make_other(tmp_path / "links", second)
+    (links / "model.safetensors").unlink()
+    (links / "model.safetensors").symlink_to(second / "model.safetensors")
+    pipe = make_other(tmp_path / "pipe", second)
+    (pipe / "model.safetensors").unlink()
+    os.mkfifo(pipe / "model.safetensors")
+    deep = make_other(tmp_path / "deep", second)
+    (deep / "config.json").write_text("[" * 100_000 + "]" * 100_000)
+    for folder, words in ((links, "outside of"), (pipe, "is a pipe"), (deep, "nests lists")):
+        reply = steer(core, UpdateWeights(1, str(folder)))
+        assert not reply.ok
+        assert words in reply.message
+    assert generate(core, PROMPTS, **LONG) == expected["first"]
+
+
+def test_weights_in_a_folder_below_are_read(core, second, expected, tmp_path):
+    folder = make_other(tmp_path / "other", second)
+    (folder / "below").mkdir()
+    (folder / "model.safetensors").unlink()
+    (folder / "below" / "a.safetensors").write_bytes((second / "model.safetensors").read_bytes())
+    names = dict.fromkeys(load_file(second / "model.safetensors"), "below/a.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    reply = steer(core, UpdateWeights(1, str(folder)))
+    assert reply.ok, reply.message
+    assert generate(core, PROMPTS, **LONG) == expected["second"]
