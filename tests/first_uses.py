@@ -33,7 +33,7 @@ def templates() -> None:
 
 def meter() -> None:
     """A template may need it while it is compiled, when nothing is rendered yet: for a filter of constants."""
-    from palladio.runtime.text.chat_renderer import check_template
+    from palladio.runtime.text.template_check import check_template
     from palladio.runtime.text.template_meter import current_meter
 
     assert current_meter.get(None) is None
