@@ -50,6 +50,14 @@ def marks() -> None:
     ]
 
 
+def stop_strings() -> None:
+    from palladio.runtime.text.stop_strings import StopStrings
+
+    first, second = StopStrings.of(("ab",)), StopStrings.of(("b", "ab"))
+    assert (first.first, second.first) == ({"a"}, {"a", "b"})
+    assert StopStrings.of(("ab",)) is first
+
+
 def harmony_marks() -> None:
     from palladio.http.reasoning import harmony
 
@@ -236,9 +244,10 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/text/stop_regex.py:read_pattern": stop_patterns,
         "runtime/text/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": stop_patterns,
         "runtime/text/stop_regex.py:StopPattern.__init__ warnings.simplefilter": stop_patterns,
-        "runtime/text/chat_renderer.py:_compile": templates,
+        "runtime/text/chat_renderer.py:compile_template": templates,
         "runtime/text/template_meter.py:current_meter": meter,
         "runtime/text/detokenizer.py:Marks.of": marks,
+        "runtime/text/stop_strings.py:StopStrings.of": stop_strings,
         "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,
         "http/reasoning/harmony.py:_BODY_END": harmony_marks,

@@ -48,9 +48,10 @@ STATES: dict[str, State] = {
     ),
     "http/reasoning/harmony.py:_HEADER_END": State("its module", "it never changes", first("text")),
     "http/reasoning/harmony.py:_BODY_END": State("its module", "it never changes", first("text")),
-    "runtime/text/chat_renderer.py:_compile": State(_MADE, _PURE, first("text")),
+    "runtime/text/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
     "runtime/text/detokenizer.py:Marks.of": State(_MADE, _PURE, first("text")),
     "runtime/text/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
+    "runtime/text/stop_strings.py:StopStrings.of": State(_MADE, _PURE, first("text")),
     "runtime/text/template_meter.py:current_meter": State(
         "each rendering, for its own context", "jinja2 hands filters no argument of ours", first("text")
     ),

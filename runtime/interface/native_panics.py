@@ -1,6 +1,7 @@
 """Panics of libraries that are written in Rust: pyo3 raises them past every `except Exception`."""
 
 import contextlib
+import dataclasses
 from types import TracebackType
 
 from palladio.runtime.interface.errors import GenerationError
@@ -11,18 +12,18 @@ def is_panic(error: BaseException | None) -> bool:
     return error is not None and type(error).__module__ == "pyo3_runtime"
 
 
+@dataclasses.dataclass(frozen=True)
 class PanicGuard(contextlib.ContextDecorator):
-    """Round calls of such a library: a panic ends the request that it is for, and nothing else.
+    """Wraps calls of such a library: a panic ends the request that it is for, and nothing else.
 
-    Args:
+    Attributes:
         what: has failed, for the message.
 
     Raises:
         GenerationError: the library panicked.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    what: str
 
     def __enter__(self) -> None: ...
 
@@ -31,4 +32,4 @@ class PanicGuard(contextlib.ContextDecorator):
     ) -> None:
         if is_panic(error):
             reason = str(error).strip().partition("\n")[0][:500]
-            raise GenerationError(f"{self._what} failed on this input: {reason}") from error
+            raise GenerationError(f"{self.what} failed on this input: {reason}") from error
