@@ -143,7 +143,7 @@ class BodyLimit:
         headers = Headers(scope=scope)
         declared = headers.get("content-length", "")
         try:
-            inflater = find_inflater(headers.get("content-encoding", ""))
+            inflater = find_inflater(", ".join(headers.getlist("content-encoding")))
             if declared.isdecimal() and int(declared) > max_bytes:
                 raise HttpError(too_large)
         except HttpError as error:
