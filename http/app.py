@@ -119,7 +119,7 @@ def create_app(
 
     if not peers.is_alone:
         middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
-    app = FastAPI(title="Palladio", version=__version__, middleware=middleware)
+    app = FastAPI(title="Palladio", version=__version__, middleware=middleware, docs_url=None, redoc_url=None)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
     for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):

@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
-from palladio.http.security.connection import Connection, ConnectionCounts, ConnectionLimits
+from palladio.http.security.connection import Connection
+from palladio.http.security.connection_limits import ConnectionCounts, ConnectionLimits
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config

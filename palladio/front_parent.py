@@ -27,7 +27,7 @@ from palladio.http.app import open_storage
 from palladio.http.fronts.peers import METRICS
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
 from palladio.http.observability.front_counts import ended_counts
-from palladio.http.security.connection import COUNTS_BYTES
+from palladio.http.security.connection_limits import COUNTS_BYTES
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.log_config import logging_config
 from palladio.runtime.front.engine_owner import EngineOwner

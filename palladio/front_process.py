@@ -23,7 +23,7 @@ import uvloop
 
 from palladio.http.fronts.peers import METRICS, Answerer
 from palladio.http.listening import Stop
-from palladio.http.security.connection import ConnectionCounts
+from palladio.http.security.connection_limits import ConnectionCounts
 from palladio.http.security.tls import make_tls_context
 from palladio.http.server import Port, serve_on
 from palladio.http.settings.http_config import HttpConfig

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 FOLDER = Path(__file__).parent / "files"
+DOCS = "docs.html"
 TYPES = {  # only files of these kinds are served
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -35,8 +36,20 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
+# Swagger UI makes markup of strings, and its style sheet has pictures inside.
+DOCS_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -52,10 +65,12 @@ class PageFile:
     """Attributes:
     content: as it is on disk.
     kind: its content type.
+    policy: what a page may load and run.
     """
 
     content: bytes
     kind: str
+    policy: str = POLICY
 
     @functools.cached_property
     def tag(self) -> str:
@@ -69,7 +84,7 @@ class PageFile:
 
     def answer(self, headers: Headers) -> Response:
         """The file, or 304 to a browser that has it. Args: headers: of the request."""
-        own = HEADERS | {"ETag": self.tag}
+        own = HEADERS | {"ETag": self.tag, "Content-Security-Policy": self.policy}
         known = {tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")}
         if known & {self.tag, "*"}:
             return Response(status_code=304, headers=own)
@@ -80,7 +95,8 @@ class PageFile:
     def based_on(self, root: str) -> "PageFile":
         """An HTML file whose relative addresses begin at `root`. Args: root: a path that ends with a slash."""
         base = f'<base href="{root}">'.encode()
-        return PageFile(self.content.replace(b"<head>", b"<head>\n  " + base, 1), self.kind)
+        content = self.content.replace(b"<head>", b"<head>\n  " + base, 1)
+        return dataclasses.replace(self, content=content)
 
 
 @functools.cache
@@ -90,5 +106,6 @@ def page_files() -> Mapping[str, PageFile]:
     for path in sorted(FOLDER.rglob("*")):
         kind = TYPES.get(path.suffix)
         if kind is not None:
-            found[path.relative_to(FOLDER).as_posix()] = PageFile(path.read_bytes(), kind)
+            name = path.relative_to(FOLDER).as_posix()
+            found[name] = PageFile(path.read_bytes(), kind, DOCS_POLICY if name == DOCS else POLICY)
     return MappingProxyType(found)

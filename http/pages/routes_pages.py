@@ -1,14 +1,22 @@
-"""GET / and the files of the pages."""
+"""GET /, the files of the pages, and /docs."""
 
 import html
 
 from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 
-from palladio.http.pages.page_files import PageFile, page_files
+from palladio.http.pages.page_files import DOCS, PageFile, page_files
 from palladio.http.settings.http_config import HttpConfig
 
 PAGES = {"/": "chat.html", "/dashboard": "dashboard.html"}  # route → file
 PREFIX = "/ui/"  # of the routes of all other files
+DOCS_FILES = {  # of /docs, which is there with --no-ui, too; the API's keys are its keys
+    "icon.svg": "icon.svg",
+    "docs.css": "docs/docs.css",
+    "docs.js": "docs/docs.js",
+    "swagger-ui.css": "vendor/swagger-ui/swagger-ui.css",
+    "swagger-ui-bundle.js": "vendor/swagger-ui/swagger-ui-bundle.js",
+}
 
 
 def page_paths(config: HttpConfig) -> frozenset[str]:
@@ -40,7 +48,26 @@ def pages_router(config: HttpConfig) -> APIRouter:
     routes = {path: show for path in pages if path != "/"} | ({PREFIX + "{name:path}": send} if pages else {})
     for path, endpoint in routes.items():
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
+    _add_docs(router)
     return router
+
+
+def _add_docs(router: APIRouter) -> None:
+    """The API in Swagger UI. Not async: these run in threads, for packing a megabyte takes a tenth of a second."""
+
+    def docs(request: Request) -> Response:
+        return page_files()[DOCS].answer(request.headers)
+
+    def docs_file(request: Request, name: str) -> Response:
+        if name not in DOCS_FILES:
+            raise HTTPException(404)
+        return page_files()[DOCS_FILES[name]].answer(request.headers)
+
+    def redoc() -> Response:
+        return RedirectResponse("docs")
+
+    for path, endpoint in {"/docs": docs, "/docs/{name}": docs_file, "/redoc": redoc}.items():
+        router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
 
 
 def _pages(config: HttpConfig) -> dict[str, PageFile]:

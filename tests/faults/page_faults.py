@@ -26,8 +26,15 @@ PAGE_FAULTS = (
     Fault(
         "an error may be framed, and load what it likes",
         "http/middleware.py",
-        "DOCS_POLICY if is_docs else DATA_POLICY",
-        "DOCS_POLICY",
-        ("tests/http/pages/test_pages.py",),
+        '"Content-Security-Policy", DATA_POLICY',
+        '"Content-Security-Policy", "script-src *"',
+        _TESTS,
+    ),
+    Fault(
+        "scripts within /docs may run",
+        _FILES,
+        "DOCS_POLICY if name == DOCS else",
+        '"script-src *" if name else',
+        _TESTS,
     ),
 )

@@ -15,6 +15,8 @@ const { bodyOf, SettingsError } = await load("chat/body.js");
 const { addChunk, speedOf } = await load("chat/answer.js");
 const { address, errorOf } = await load("shared/api.js");
 const { parse, safeAddress, topBlocks } = await load("chat/markdown.js");
+const { AT_ONCE, costOf, MAX_BLOCK, portions, SLICE, slices } = await load("chat/portions.js");
+const { readPiece } = await load("chat/whole_view.js");
 const { details, duration, joined, KINDS, partsOf } = await load("chat/timeline_records.js");
 
 async function read(...parts) {
@@ -219,4 +221,68 @@ test("without records there are the stages", () => {
   assert.equal(parts[1].reason, "slots");
   for (const [place, part] of parts.entries()) assert.ok(place === 0 || part.start >= parts[place - 1].end - 1e-9, "they do not overlap");
   assert.deepEqual(partsOf({}).parts, []);
+});
+
+const HUGE = {
+  formulas: "$x^2$ and text.\n\n".repeat(6_000),
+  "formulas of one paragraph": "$x^2$ ".repeat(6_000),
+  "a line": "x".repeat(390_000),
+  "a list": "- item\n".repeat(20_000),
+  "nested lists": Array.from({ length: 2_000 }, (_, depth) => `${"  ".repeat(depth % 60)}- item`).join("\n"),
+  quotes: `${">".repeat(5_000)} text\n\n`.repeat(10),
+  "a table": `|a|b|\n|-|-|\n${"|1|2|\n".repeat(20_000)}`,
+  "a block of code": `\`\`\`js\n${"f(1); // x\n".repeat(30_000)}\`\`\``,
+  links: "https://a.example/x [b](https://b.example/)\n\n".repeat(5_000),
+  headings: "# a\n".repeat(20_000),
+};
+
+for (const [name, text] of Object.entries(HUGE)) {
+  test(`${name}: no portion is more than can be drawn in one go, and none is left out`, () => {
+    const tokens = parse(text);
+    const parts = portions(tokens);
+    let place = 0;
+    for (const { from, to, isPlain } of parts) {
+      assert.equal(from, place);
+      place = to;
+      const cost = tokens.slice(from, to).reduce((sum, token) => sum + costOf(token), 0);
+      assert.ok(isPlain || cost <= MAX_BLOCK, `${cost}`);
+      assert.ok(isPlain || cost <= AT_ONCE || tokens.slice(from, to).filter(({ level, nesting }) => level === 0 && nesting >= 0).length === 1);
+    }
+    assert.equal(place, tokens.length);
+  });
+}
+
+test("a text that is parsed in pieces has the blocks of the whole, and most pieces are small", () => {
+  const kinds = (tokens) => tokens.map(({ type, tag }) => `${type} ${tag}`);
+  const code = `\`\`\`js\n${"f(1);\n\n# x\n".repeat(5_000)}\`\`\`\n\n`;
+  for (const [text, most] of [[HUGE.formulas, 20_000], [HUGE.links, 20_000], [`a\n\n${code}# b\n\n${HUGE.links}`, 2 * code.length]]) {
+    const found = [];
+    for (let from = 0; from < text.length; ) {
+      const { tokens, lines, end } = readPiece(text, from);
+      assert.ok(end > from && lines.join("\n").length <= most, `${end - from}`);
+      found.push(...kinds(tokens));
+      from = end;
+    }
+    assert.deepEqual(found, kinds(parse(text)));
+  }
+});
+
+test("what costs far too much is shown as it was written", () => {
+  const isPlain = (name) => portions(parse(HUGE[name])).some((part) => part.isPlain);
+  assert.deepEqual(Object.keys(HUGE).filter(isPlain), ["formulas of one paragraph", "a line", "a list", "a table", "a block of code"]);
+});
+
+test("an ordinary text is one portion", () => {
+  const [part, ...more] = portions(parse("# a\n\ntext with $x$\n\n- b\n- c\n\n```js\nx\n```\n"));
+  assert.deepEqual([more.length, part.isPlain, part.line], [0, false, 0]);
+  assert.deepEqual(portions([]), []);
+});
+
+test("plain text is cut at ends of lines, and nothing is lost", () => {
+  for (const text of ["x".repeat(5 * SLICE), "word\n".repeat(SLICE), "\u{1f600}".repeat(2 * SLICE), `a${"\u{1f600}".repeat(SLICE)}`]) {
+    const parts = slices(text);
+    assert.ok(parts.every((part) => part.length <= SLICE + 1 && part.isWellFormed()));
+    assert.equal(parts.join("").replaceAll("\n", ""), text.replaceAll("\n", ""));
+  }
+  assert.deepEqual(slices(`${"a".repeat(SLICE - 1)}\nb`), ["a".repeat(SLICE - 1), "b"]);
 });

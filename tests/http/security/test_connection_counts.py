@@ -1,6 +1,6 @@
 """--max-connections over several front processes."""
 
-from palladio.http.security.connection import COUNTS_BYTES, NUM_SPARE, ConnectionCounts, ConnectionLimits
+from palladio.http.security.connection_limits import COUNTS_BYTES, NUM_SPARE, ConnectionCounts, ConnectionLimits
 
 
 def test_connections_of_all_fronts_count():

@@ -7,7 +7,8 @@ import time
 import httpx
 import pytest
 
-from palladio.http.security.connection import MAX_HEAD, NUM_SPARE
+from palladio.http.security.connection import MAX_HEAD
+from palladio.http.security.connection_limits import NUM_SPARE
 from tests.fake_engine import FakeEngine
 from tests.http.security.limited_server import limited_server
 

@@ -5,6 +5,7 @@ import MarkdownIt from "../vendor/markdown-it/markdown-it.js";
 import { el, icon } from "../shared/dom.js";
 import { addMaths, mathNode } from "./maths.js";
 import { paint } from "./highlight.js";
+import { hasHidden, longText, textNodes } from "./plain_text.js";
 
 const md = new MarkdownIt("default", { html: false, linkify: true, breaks: true, typographer: false, maxNesting: 40 });
 md.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
@@ -12,8 +13,7 @@ md.validateLink = (url) => safeAddress(url) !== null;
 addMaths(md);
 
 const CONTAINERS = new Set(["ul", "ol", "li", "blockquote", "thead", "tbody", "tr", "th", "td", "strong", "em", "s", "p"]);
-const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]/; // characters that turn the direction of what follows
-const MAX_PAINTED = 50_000; // characters of a block of code that gets colours
+const MAX_PAINTED = 20_000; // characters of a block of code that gets colours
 
 /** The address, if it leads to another site by http, https or mail; null: none that may be a link. */
 export function safeAddress(text) {
@@ -25,16 +25,6 @@ export function safeAddress(text) {
   }
   const isWeb = (url.protocol === "https:" || url.protocol === "http:") && url.origin !== location.origin && !url.username && !url.password;
   return isWeb || url.protocol === "mailto:" ? url.href : null;
-}
-
-/** Text with marks in place of characters that would turn its direction unseen. */
-export function textNodes(text) {
-  if (!HIDDEN.test(text)) return [document.createTextNode(text)];
-  return text.split(/([\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c])/).filter(Boolean).map((part) => {
-    if (!HIDDEN.test(part)) return document.createTextNode(part);
-    const code = `U+${part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-    return el("span", { class: "control", title: `a character that changes the direction of text (${code})` }, code);
-  });
 }
 
 /** Blocks of the top level. @returns {object[]} markdown-it's tokens */
@@ -69,9 +59,6 @@ export function build(tokens, outline = { level: 2 }) {
   }
   return root;
 }
-
-/** The whole text. */
-export const render = (text) => build(parse(text));
 
 /** [the element to put in, the element that takes what follows] */
 function opened(token, outline) {
@@ -151,7 +138,8 @@ export function codeBlock(text, language, { isOpen = false } = {}) {
   const pre = el("pre", { tabindex: "0", role: "group", "aria-label": name ? `Code, ${name}` : "Code", dir: "ltr" }, code);
   const block = el("div", { class: "code" }, el("div", { class: "code-bar" }, el("span", { class: "language" }, name), copy), pre);
   block.source = text;
-  if (isOpen || HIDDEN.test(text) || text.length > MAX_PAINTED) code.append(...(isOpen ? [document.createTextNode(text)] : textNodes(text)));
+  if (isOpen) code.append(document.createTextNode(text));
+  else if (text.length > MAX_PAINTED || hasHidden(text)) code.append(...longText(text));
   else code.append(paint(text, name));
   return block;
 }

@@ -1,11 +1,13 @@
 // One message as an element: what it says, what the model thought, what it calls, and what can be done with it.
 
 import { count, el, icon, iconButton } from "../shared/dom.js";
-import { render, textNodes } from "./markdown.js";
+import { longText } from "./plain_text.js";
+import { SLICE } from "./portions.js";
 import { StreamView } from "./stream_view.js";
 import { drawTokens } from "./tokens.js";
+import { drawWhole, MAX_MARKDOWN } from "./whole_view.js";
 
-const MAX_MARKDOWN = 400_000; // characters; a longer answer is shown as plain text
+const MAX_PRETTY = 100_000; // characters of arguments that are indented
 const NAMES = { user: "You", assistant: "Assistant", tool: "Result of a tool" };
 
 /** Actions are buttons with `data-action`; whoever shows the message listens. */
@@ -31,7 +33,7 @@ export class MessageView {
   sketch() {
     this.isDrawn = false;
     this.element.classList.add("sketch");
-    this.element.replaceChildren(this.#title(), el("div", { class: "content plain" }, this.message.content || "…"));
+    this.element.replaceChildren(this.#title(), el("div", { class: "content plain" }, this.message.content.slice(0, SLICE) || "…"));
   }
 
   draw() {
@@ -48,7 +50,7 @@ export class MessageView {
     else {
       this.content.classList.add("plain");
       this.content.dir = "auto";
-      this.content.replaceChildren(...textNodes(message.content));
+      this.content.replaceChildren(...longText(message.content));
       if (message.role === "tool") this.content.setAttribute("tabindex", "0");
     }
     this.#drawCalls();
@@ -59,10 +61,8 @@ export class MessageView {
   #drawAnswer() {
     const { message } = this;
     if (message.thinking) this.#showThinking();
-    if (message.content.length > MAX_MARKDOWN) {
-      this.content.classList.add("plain");
-      this.content.replaceChildren(...textNodes(message.content));
-    } else this.content.replaceChildren(render(message.content));
+    this.content.replaceChildren();
+    drawWhole(this.content, message.content);
   }
 
   #title() {
@@ -78,7 +78,7 @@ export class MessageView {
         const address = URL.createObjectURL(file.blob);
         return el("img", { src: address, alt: file.name, class: "picture-file", onload: () => URL.revokeObjectURL(address) });
       }
-      return el("details", { class: "text-file" }, el("summary", {}, file.name), el("pre", { tabindex: "0" }, file.text.slice(0, 20_000)));
+      return el("details", { class: "text-file" }, el("summary", {}, file.name), el("pre", { tabindex: "0" }, ...longText(file.text)));
     });
     return [el("div", { class: "files" }, ...shown)];
   }
@@ -123,6 +123,7 @@ export class MessageView {
       this.stream.finish(this.message.content);
     } else this.#drawAnswer();
     this.stream = null;
+    if (this.thinking) this.#fillThinking();
     this.#drawCalls();
     this.#drawError();
     this.drawFooter();
@@ -148,10 +149,13 @@ export class MessageView {
   #fillThinking() {
     if (!this.thinking.open) return;
     const text = this.thinking.querySelector(".thinking-text");
+    const { thinking } = this.message;
     const shown = this.thinkingLength ?? 0;
-    if (text.firstChild === null || shown > this.message.thinking.length) text.replaceChildren(document.createTextNode(this.message.thinking));
-    else text.firstChild.appendData(this.message.thinking.slice(shown));
-    this.thinkingLength = this.message.thinking.length;
+    if (thinking.length > SLICE) {
+      if (!this.stream || shown <= SLICE) text.replaceChildren(...longText(thinking));
+    } else if (text.firstChild === null || shown > thinking.length) text.replaceChildren(document.createTextNode(thinking));
+    else text.firstChild.appendData(thinking.slice(shown));
+    this.thinkingLength = thinking.length;
   }
 
   #drawCalls() {
@@ -163,7 +167,7 @@ export class MessageView {
           "section",
           { class: "call", "aria-label": `Tool call: ${call.name}` },
           el("p", { class: "call-name" }, icon("tool"), el("code", {}, call.name || "…")),
-          el("pre", { tabindex: "0", role: "group", "aria-label": "Arguments" }, ...textNodes(pretty(call.arguments))),
+          el("pre", { tabindex: "0", role: "group", "aria-label": "Arguments" }, ...longText(pretty(call.arguments))),
           this.stream || this.place.hasResult?.(call.id)
             ? null
             : el(
@@ -238,6 +242,7 @@ export class MessageView {
 }
 
 function pretty(text) {
+  if (text.length > MAX_PRETTY) return text;
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {

@@ -1,9 +1,10 @@
 // Markdown while it grows: blocks that have ended are built once, and only the last one again, at most once a frame.
 
-import { build, codeBlock, parse, render, topBlocks } from "./markdown.js";
+import { build, codeBlock, parse, topBlocks } from "./markdown.js";
+import { costOf, MAX_BLOCK, portions, slices } from "./portions.js";
+import { drawPortion, drawWhole, lineOffset, REFERENCES } from "./whole_view.js";
 
-const MAX_LIVE = 60_000; // characters of a last block that is still drawn as markdown
-const REFERENCES = /^ {0,3}\[[^\]\n]+\]: /m; // a definition that links above may need
+const MAX_LIVE = 20_000; // characters that are drawn as markdown in a frame; a longer last block grows as plain text
 
 export class StreamView {
   /** @param {Element} container whose content is this view's */
@@ -15,11 +16,12 @@ export class StreamView {
     this.outline = { level: 2 }; // at the end of what is built for good
     this.openCode = null; // the block of code that grows, if the last block is one
     this.notBefore = 0;
+    this.isBehind = false; // there is more text than the last frame has drawn
   }
 
   /** Shows so much. @param {number} now of the frame; a costly frame is followed by a rest. */
   update(text, now = performance.now()) {
-    if (text.length === this.text.length || now < this.notBefore) return;
+    if ((text.length === this.text.length && !this.isBehind) || now < this.notBefore) return;
     this.text = text;
     const begun = performance.now();
     this.#draw();
@@ -31,28 +33,38 @@ export class StreamView {
   finish(text) {
     this.text = text;
     if (this.done > 0 && !REFERENCES.test(text)) {
-      this.#replaceLive(build(parse(text.slice(this.done)), this.outline));
-    } else this.container.replaceChildren(render(text));
+      this.#replaceLive([]);
+      drawWhole(this.container, text.slice(this.done), this.outline);
+    } else {
+      this.container.replaceChildren();
+      drawWhole(this.container, text);
+    }
   }
 
   #draw() {
-    let tail = this.text.slice(this.done);
-    if (tail.length > MAX_LIVE && this.live.length && !this.openCode) {
-      this.#growPlain(tail);
+    const tail = this.text.slice(this.done, this.done + MAX_LIVE);
+    const isCut = this.done + MAX_LIVE < this.text.length;
+    this.isBehind = false;
+    if (isCut && this.plain?.isConnected) {
+      this.#growPlain();
       return;
     }
     const tokens = parse(tail);
     const blocks = topBlocks(tokens);
-    if (blocks.length > 1) {
-      const [index, line] = blocks.at(-1);
-      this.#replaceLive(build(tokens.slice(0, index), this.outline));
-      this.live = [];
-      this.openCode = null;
-      const offset = lineOffset(tail, line);
-      this.done += offset;
-      tail = tail.slice(offset);
-      this.#drawLast(tokens.slice(index));
-    } else this.#drawLast(tokens);
+    if (blocks.length < 2) {
+      if (isCut || tokens.reduce((sum, token) => sum + costOf(token), 0) > MAX_BLOCK) this.#growPlain();
+      else this.#drawLast(tokens);
+      return;
+    }
+    const ended = tokens.slice(0, blocks.at(-1)[0]);
+    const [first, second] = portions(ended);
+    this.#replaceLive(drawPortion(first, ended, tail.split("\n"), this.outline));
+    this.live = [];
+    this.openCode = null;
+    const [index, line] = second ? [second.from, second.line] : blocks.at(-1);
+    this.done += lineOffset(tail, line);
+    this.isBehind = second !== undefined || isCut;
+    if (!this.isBehind) this.#drawLast(tokens.slice(index));
   }
 
   #drawLast(tokens) {
@@ -74,17 +86,20 @@ export class StreamView {
     this.#replaceLive(build(tokens, { ...this.outline }));
   }
 
-  /** A last block that is too long to be parsed each frame grows as plain text, until it ends. */
-  #growPlain(tail) {
-    if (this.plain === undefined || !this.plain.isConnected) {
-      this.plain = document.createElement("p");
+  /** A last block that is too long to be parsed each frame grows as plain text, until the answer ends. */
+  #growPlain() {
+    if (!this.plain?.isConnected) {
+      this.plain = document.createElement("div");
       this.plain.className = "plain";
-      this.plain.append(document.createTextNode(""));
-      this.plainFrom = this.done;
+      this.plainTo = this.done;
       this.#replaceLive([this.plain]);
     }
-    const text = this.plain.firstChild;
-    text.appendData(tail.slice(text.length + this.plainFrom - this.done));
+    for (const part of slices(this.text.slice(this.plainTo))) {
+      const span = document.createElement("span");
+      span.append(part);
+      this.plain.append(span);
+    }
+    this.plainTo = this.text.length;
   }
 
   #replaceLive(nodes) {
@@ -93,10 +108,4 @@ export class StreamView {
     this.container.append(...added);
     this.live = added;
   }
-}
-
-function lineOffset(text, line) {
-  let offset = 0;
-  for (let passed = 0; passed < line; passed += 1) offset = text.indexOf("\n", offset) + 1;
-  return offset;
 }

@@ -4,6 +4,7 @@ import { el } from "../shared/dom.js";
 import { MessageView } from "./message_view.js";
 
 const NEAR = "1200px"; // above and below the window
+const MOST = 30; // milliseconds in which messages are drawn one after the other
 const GROUP = 20; // messages that the browser lays out, and we draw, together: what is far away costs nothing
 
 export class Thread {
@@ -41,8 +42,15 @@ export class Thread {
       if (!isIntersecting) continue;
       this.observer.unobserve(target);
       target.isDrawn = true;
-      for (const element of target.children) element.view.draw();
+      this.#drawAll([...target.children]);
     }
+  }
+
+  /** In several tasks, if it takes long: the page answers meanwhile. */
+  #drawAll(elements) {
+    const begun = performance.now();
+    while (elements.length && performance.now() - begun < MOST) elements.shift().view.draw();
+    if (elements.length) setTimeout(() => this.#drawAll(elements));
   }
 
   /** Shows these messages; what is shown already stays as it is. */

@@ -1,6 +1,6 @@
 // The tokens of an answer, shaded by their probability; alternatives on hover, or by the arrow keys.
 
-import { el } from "../shared/dom.js";
+import { count, el } from "../shared/dom.js";
 
 const percent = (logprob) => {
   const value = Math.exp(logprob) * 100;
@@ -8,8 +8,11 @@ const percent = (logprob) => {
 };
 const visible = (text) => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·") || "∅";
 
-/** @param {[string, number, [string, number][]][]} tokens */
-export function drawTokens(tokens) {
+const MOST = 5_000; // tokens that are drawn
+
+/** @param {[string, number, [string, number][]][]} all */
+export function drawTokens(all) {
+  const tokens = all.slice(0, MOST);
   const panel = el("div", { class: "alternatives", role: "status" });
   const list = el("div", { class: "token-list", tabindex: "0", role: "group", "aria-label": "Tokens; the arrow keys go from one to the next" });
   const spans = tokens.map(([text, logprob], place) => {
@@ -40,5 +43,6 @@ export function drawTokens(tokens) {
     show(Math.max(0, Math.min(tokens.length - 1, current + step)));
     spans[current].scrollIntoView({ block: "nearest" });
   });
-  return el("div", { class: "token-view" }, list, panel);
+  const note = all.length > MOST ? el("p", { class: "as-written" }, `The first ${count(MOST)} of ${count(all.length)} tokens`) : null;
+  return el("div", { class: "token-view" }, note, list, panel);
 }

@@ -87,7 +87,7 @@ export class Tree {
 
 /** A title out of the first message: its first line, cut at a word. */
 export function titleOf(text, limit = 60) {
-  const line = text.split("\n").map((each) => each.trim()).find(Boolean) ?? "";
+  const line = text.trimStart().slice(0, 10 * limit).split("\n").map((each) => each.trim()).find(Boolean) ?? "";
   const plain = line.replace(/^#+\s*|[`*_]/g, "");
   if (plain.length <= limit) return plain || "New conversation";
   const cut = plain.slice(0, limit);
