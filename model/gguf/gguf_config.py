@@ -9,7 +9,8 @@ import numpy as np
 
 from palladio.model.config_keys import shown
 from palladio.model.errors import CheckpointError, ConfigError
-from palladio.model.gguf.gguf_file import BLOCKS, PLAIN, GgufFile, GgufTensor
+from palladio.model.gguf.gguf_file import BLOCKS, PLAIN, GgufTensor
+from palladio.model.gguf.gguf_model import GgufModel
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS
 
 _ARCHITECTURE = "general.architecture"
@@ -76,37 +77,33 @@ class _Metadata:
 def config_of_gguf(path: Path) -> dict[str, Any]:
     """
     Raises:
-        CheckpointError: the file is damaged, or a key is missing.
-        ConfigError: it is one of several, or its architecture is not supported.
+        CheckpointError: the file is damaged, or a key or a part is missing.
+        ConfigError: its architecture is not supported.
     """
-    file = GgufFile(path)
+    model = GgufModel(path)
     try:
-        return _config(_Metadata(path, file.metadata), file)
+        return _config(_Metadata(path, model.metadata), model)
     finally:
-        file.close()
+        model.close()
 
 
-def _config(found: _Metadata, file: GgufFile) -> dict[str, Any]:
-    name, tensors = found.architecture, file.tensors
-    if found.values.get("split.count", 1) not in (0, 1):
-        raise ConfigError(
-            f"{file.path} is one of {shown(found.values['split.count'])} files: merge them with `llama-gguf-split "
-            "--merge`"
-        )
+def _config(found: _Metadata, model: GgufModel) -> dict[str, Any]:
+    name = found.architecture
+    tensors = {name: tensor for name, (tensor, _) in model.tensors.items()}
     if name not in _CLASSES:
         raise ConfigError(
-            f"{file.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give "
+            f"{model.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give "
             "other models in Hugging Face's form, with config.json and *.safetensors"
         )
     embedding = tensors.get("token_embd.weight")
     if embedding is None:
-        raise CheckpointError(f"{file.path} is incomplete: tensor token_embd.weight is missing")
+        raise CheckpointError(f"{model.path} is incomplete: tensor token_embd.weight is missing")
     heads, hidden = found.need_count("attention.head_count"), found.need_count("embedding_length")
     kv_heads = found.find("attention.head_count_kv") or heads
     head_size = found.find("attention.key_length") or hidden // heads
     for key in ("attention.value_length", "rope.dimension_count"):
         if found.find(key) not in (None, head_size):
-            raise ConfigError(f"{file.path}: {name}.{key} is {found.find(key)}, only {head_size} is supported")
+            raise ConfigError(f"{model.path}: {name}.{key} is {found.find(key)}, only {head_size} is supported")
     config = {
         "architectures": [_CLASSES[name]],
         "model_type": name,
@@ -120,7 +117,7 @@ def _config(found: _Metadata, file: GgufFile) -> dict[str, Any]:
         "max_position_embeddings": found.need("context_length"),
         "rms_norm_eps": found.need("attention.layer_norm_rms_epsilon"),
         "rope_theta": found.find("rope.freq_base") or 10000.0,
-        "rope_scaling": _rope_scaling(found, file),
+        "rope_scaling": _rope_scaling(found, model),
         "tie_word_embeddings": "output.weight" not in tensors,
         "eos_token_id": _ends(found.values),
         "bos_token_id": found.values.get("tokenizer.ggml.bos_token_id"),
@@ -146,9 +143,10 @@ def _dtype(tensors: Mapping[str, GgufTensor]) -> str:
     return "bfloat16" if any(kind in BLOCKS for kind in kinds) or usual not in PLAIN else _DTYPES[usual]
 
 
-def _rope_scaling(found: _Metadata, file: GgufFile) -> dict[str, Any] | None:
-    tensor, context = file.tensors.get(ROPE_DIVISORS), found.need("context_length")
-    if tensor is not None:  # Llama 3: what its scaling does to each frequency
+def _rope_scaling(found: _Metadata, model: GgufModel) -> dict[str, Any] | None:
+    context = found.need("context_length")
+    if ROPE_DIVISORS in model.tensors:  # Llama 3: what its scaling does to each frequency
+        tensor, file = model.tensors[ROPE_DIVISORS]
         if tensor.dtype not in PLAIN or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_DIVISORS:
             raise CheckpointError(f"{file.path} is corrupt: tensor {ROPE_DIVISORS} is {tensor.dtype}{[*tensor.shape]}")
         divisors: list[float] = np.asarray(file.read(tensor), np.float64).tolist()

@@ -27,11 +27,12 @@ class Checkpoint:
         """
         self._files: dict[Path, SafetensorsFile | GgufTensors]
         if is_gguf(path):
-            self._files = {path: GgufTensors(path)}
+            model = GgufTensors(path)
+            self._files = dict.fromkeys(model.files, model)
         else:
             self._files = {file: SafetensorsFile(file) for file in weight_files(path)}
         self.tensors: dict[str, StoredTensor] = {}
-        for file in self._files.values():
+        for file in dict.fromkeys(self._files.values()):
             for name, tensor in file.tensors.items():
                 if name in self.tensors:
                     raise CheckpointError(
@@ -46,7 +47,7 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:  # else a view may live on in the traceback, and the map goes with it
-            for file in self._files.values():
+            for file in dict.fromkeys(self._files.values()):
                 file.close()
 
     def read(self, tensor: StoredTensor) -> Array:

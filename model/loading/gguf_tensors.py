@@ -1,51 +1,53 @@
-"""GgufTensors: a GGUF file as the checkpoint that it was made of: the same names, and experts one by one."""
+"""GgufTensors: a GGUF model as the checkpoint that it was made of: the same names, and experts one by one."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from palladio.model.gguf.gguf_config import config_of_gguf
-from palladio.model.gguf.gguf_file import GgufFile, GgufTensor
+from palladio.model.gguf.gguf_file import GgufTensor
+from palladio.model.gguf.gguf_model import GgufModel
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS, checkpoint_name, is_stacked
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 
 
 class GgufTensors:
-    """One open file. Arrays read from it are views of the map: use them before `close`.
+    """Its open files. Arrays read from them are views of their maps: use them before `close`.
 
     Attributes:
-        tensors: by name in safetensors; each knows its name in the file.
+        files: paths, of all parts.
+        tensors: by name in safetensors; each knows its file, and its name there.
     """
 
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            CheckpointError: see GgufFile.
+            CheckpointError: see GgufModel.
             ConfigError: see config_of_gguf.
         """
-        self.path = path
         (architecture,) = config_of_gguf(path)["architectures"]
-        self._file = GgufFile(path)
+        self._model = GgufModel(path)
+        self.files = tuple(self._model.files)
         self.tensors: dict[str, StoredTensor] = {}
-        for found in self._file.tensors.values():
+        for found, file in self._model.tensors.values():
             if found.name != ROPE_DIVISORS:
                 name = checkpoint_name(found.name, architecture)
-                for number, tensor in enumerate(_parts(found)):
-                    self.tensors[name.replace("{expert}", str(number))] = _stored(path, tensor)
+                for number, tensor in enumerate(_experts(found)):
+                    self.tensors[name.replace("{expert}", str(number))] = _stored(file.path, tensor)
 
     def read(self, tensor: StoredTensor) -> Array:
         """A read-only view: of numbers, or of the bytes of blocks; nothing is read from disk before it is touched."""
-        return self._file.read(_found(tensor))
+        return self._model.files[tensor.file].read(_found(tensor))
 
     def release(self, tensor: StoredTensor) -> None:
         """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
-        self._file.release(_found(tensor))
+        self._model.files[tensor.file].release(_found(tensor))
 
     def close(self) -> None:
         """Views must be gone."""
-        self._file.close()
+        self._model.close()
 
 
-def _parts(tensor: GgufTensor) -> Iterator[GgufTensor]:
+def _experts(tensor: GgufTensor) -> Iterator[GgufTensor]:
     """The tensor, or each of the experts that it holds."""
     if not is_stacked(tensor.name) or len(tensor.shape) < 3:
         yield tensor

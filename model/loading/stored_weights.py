@@ -22,6 +22,8 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
+from palladio.model.gguf.gguf_file import is_gguf
+from palladio.model.gguf.gguf_model import projectors_beside
 from palladio.model.loading.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
@@ -358,11 +360,12 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
 
 def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
     parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := _OTHER_PARTS.match(name)))
-    if parts:
+    ignored = ", ".join(f"{count} of {part}" for part, count in sorted(parts.items()))
+    if is_gguf(path):
+        ignored = ", ".join(f"those of {file.name}" for file in projectors_beside(path))
+    if ignored:
         logger.warning(
-            "%s: the model is served for text only; images are not supported. Ignored tensors: %s",
-            path,
-            ", ".join(f"{count} of {part}" for part, count in sorted(parts.items())),
+            "%s: the model is served for text only; images are not supported. Ignored tensors: %s", path, ignored
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from palladio.model.errors import CheckpointError
 from palladio.model.files.small_files import read_object
+from palladio.model.gguf.gguf_model import is_projector
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKETS = {  # scheme → how to mount a bucket, and how to copy
@@ -63,11 +64,11 @@ def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
 
 
 def _gguf_files(folder: Path) -> str | None:
-    files = [str(file) for file in sorted(folder.glob("*.gguf"))]
+    files = [str(file) for file in sorted(folder.glob("*.gguf")) if not is_projector(file)]
     if not files:
         return None
     more = f", … ({len(files)} files)" if len(files) > _MOST_SHOWN else ""
-    return f"{folder} is a directory of GGUF files: give one of them: {', '.join(files[:_MOST_SHOWN])}{more}"
+    return f"{folder} is a directory of several GGUF models: give one of them: {', '.join(files[:_MOST_SHOWN])}{more}"
 
 
 def _onnx_files(folder: Path) -> str | None:

@@ -20,7 +20,8 @@ from huggingface_hub.errors import (
 
 from palladio.model.files.small_files import read_object
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.loading.checkpoint import weight_files
+from palladio.model.gguf.gguf_model import gguf_in, parts_of
+from palladio.model.loading.checkpoint import has_weights, weight_files
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import CheckpointError, ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
@@ -136,6 +137,11 @@ def _resolve_model(
 ) -> Path:
     wanted = dataclasses.replace(_MODEL if needs_weights else _CONFIG, flag=flag, overrides=overrides)
     folder = _resolve(path, revision, download_dir, told, wanted)
+    if is_gguf(folder):
+        return parts_of(folder)[0]
+    is_config_enough = not needs_weights and (folder / "config.json").is_file()
+    if not is_config_enough and not has_weights(folder) and (file := gguf_in(folder)) is not None:
+        return file
     refusal = describe_folder(folder, needs_weights=needs_weights)
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")

@@ -238,8 +238,6 @@ def _damaged(path: Path, how: str) -> Path:
             metadata["general.architecture"] = "rwkv7"
         case "key":
             del metadata["llama.embedding_length"]
-        case "split":
-            metadata["split.count"] = 3
         case "nothing":
             tensors["blk.0.ffn_up_exps.weight"] = ("F32", (0, 256, 256), b"")
         case "rows":
@@ -267,7 +265,6 @@ def _damaged(path: Path, how: str) -> Path:
         ),
         ("architecture", "general.architecture 'rwkv7' is not supported; supported: llama, qwen2"),
         ("key", "llama.embedding_length is missing from its metadata"),
-        ("split", "is one of 3 files: merge them with `llama-gguf-split --merge`"),
         ("rows", "tensor token_embd.weight of type Q4_K has rows of 32 numbers, no multiple of 256"),
         ("nothing", "tensor blk.0.ffn_up_exps.weight has shape (0, 256, 256), and so no numbers. Download it again"),
         ("truncated", "is truncated: tensor token_embd.weight ends at byte"),

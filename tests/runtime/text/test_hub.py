@@ -98,8 +98,8 @@ def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        (("m.Q4_K_M.gguf",), "is a directory of GGUF files: give one of them: "),
-        (("m.gguf", "config.json"), "is a directory of GGUF files: give one of them: "),
+        (("m.Q4_K_M.gguf", "m.Q8_0.gguf"), "is a directory of several GGUF models: give one of them: "),
+        (("m.gguf", "n.gguf", "config.json"), "is a directory of several GGUF models: give one of them: "),
         (
             ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"),
             "is an adapter (LoRA), not a model: merge it into its base model (org/base) with peft",
@@ -165,8 +165,7 @@ def test_a_gguf_file(tmp_path):
     assert resolve_model_path(str(path)) == path
     resolved = resolve_source(source(model_path=str(path), tokenizer_path=str(path)))
     assert (resolved.model_path, resolved.tokenizer_path) == (str(path), str(path))
-    with pytest.raises(ConfigError, match=r"give one of them: .*m\.gguf"):
-        resolve_model_path(str(tmp_path))
+    assert resolve_model_path(str(tmp_path)) == path
 
 
 def test_a_gated_model_says_where_to_ask_and_what_to_set(monkeypatch):

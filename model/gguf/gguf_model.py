@@ -1,0 +1,105 @@
+"""GgufModel: a model in one GGUF file, or in the parts that llama-gguf-split made of one."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from palladio.model.errors import CheckpointError
+from palladio.model.gguf.gguf_file import GgufFile, GgufTensor
+
+_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+_MAX_PARTS: Final = 1000
+_MAX_SHOWN: Final = 3  # names of files
+_COUNT: Final = "split.count"
+_PROJECTOR: Final = "mmproj"  # a vision or audio tower, in a file of its own
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """The file alone, or all parts of the model that it is a part of, in their order.
+
+    Raises:
+        CheckpointError: a part is missing.
+    """
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return (path,)
+    stem, number, count = match[1], int(match[2]), int(match[3])
+    if not 1 <= number <= count <= _MAX_PARTS:
+        raise CheckpointError(f"{path} is called part {number} of {count}: rename it as it was published")
+    parts = tuple(path.with_name(f"{stem}-{each:05}-of-{count:05}{match[4]}") for each in range(1, count + 1))
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
+        raise CheckpointError(
+            f"{path} is one of {count} parts, and {', '.join(missing[:_MAX_SHOWN])}{more} missing: download every part "
+            "into the same directory"
+        )
+    return parts
+
+
+def gguf_in(folder: Path) -> Path | None:
+    """The GGUF model of a directory, or the first of its parts; None: there is none, or several.
+
+    Raises:
+        CheckpointError: a part is missing.
+    """
+    files = [file for file in sorted(folder.glob("*.gguf")) if not is_projector(file)]
+    models = {_stem(file): file for file in reversed(files)}
+    return parts_of(next(iter(models.values())))[0] if len(models) == 1 else None
+
+
+def is_projector(file: Path) -> bool:
+    """Whether a file is the vision or audio tower beside a model, by its name."""
+    return _PROJECTOR in file.name.lower()
+
+
+def projectors_beside(path: Path) -> list[Path]:
+    """The towers in the directory of a model's file."""
+    return [file for file in sorted(path.parent.glob("*.gguf")) if is_projector(file) and file != path]
+
+
+def _stem(file: Path) -> str:
+    """The same of all parts of a model."""
+    match = _PART.fullmatch(file.name)
+    return file.name if match is None else f"{match[1]} of {match[3]}"
+
+
+class GgufModel:
+    """Its open files. Arrays read from them are views of their maps: use them before `close`.
+
+    Attributes:
+        path: of the first file, which has the metadata.
+        files: by path, in their order.
+        metadata: see GgufFile.
+        tensors: of all files, by name, and the file of each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            CheckpointError: a part is missing or of another model, or see GgufFile.
+        """
+        self.files = {part: GgufFile(part) for part in parts_of(path)}
+        self.path = next(iter(self.files))
+        self.metadata = self.files[self.path].metadata
+        self.tensors: dict[str, tuple[GgufTensor, GgufFile]] = {}
+        for number, file in enumerate(self.files.values()):
+            self._check_part(number, file)
+            for name, tensor in file.tensors.items():
+                if name in self.tensors:
+                    raise CheckpointError(f"{file.path} is of another model: {self.path.name} has tensor {name}, too")
+                self.tensors[name] = tensor, file
+
+    def _check_part(self, number: int, file: GgufFile) -> None:
+        count = file.metadata.get(_COUNT) or 1
+        if count != len(self.files) or file.metadata.get("split.no", 0) != number:
+            raise CheckpointError(
+                f"{file.path} says that it is part {file.metadata.get('split.no', 0)!r:.20} (from 0) of {count!r:.20}, "
+                f"but is read as part {number} of {len(self.files)}: give each part its published name "
+                f"(…-{number + 1:05}-of-{len(self.files):05}.gguf), or download the model again"
+            )
+
+    def close(self) -> None:
+        """Views must be gone."""
+        for file in self.files.values():
+            file.close()

@@ -1,0 +1,92 @@
+"""GGUF models in several files, and directories that hold one."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from palladio.model.config import read_model_dir
+from palladio.model.errors import CheckpointError
+from palladio.model.gguf.gguf_model import gguf_in
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.text.hub import resolve_model_path
+from tests.model.driver import load, numbers
+from tests.model.gguf_files import gguf_name, metadata_of, write_gguf
+from tests.model.loading.test_quantized_weights import assert_equal
+from tests.tiny_model import make_checkpoint
+
+NUM_PARTS = 3
+
+
+def split(folder: Path) -> list[Path]:
+    """Parts of a tiny model, as llama-gguf-split writes them: all metadata in the first."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = [
+        (gguf_name(name, False), ("F32", values.shape, values.astype("float32").tobytes()))
+        for name, values in load_file(folder / "model.safetensors").items()
+    ]
+    (folder / "parts").mkdir()
+    parts = []
+    for number in range(NUM_PARTS):
+        own = metadata_of(config, "qwen3") if number == 0 else {}
+        metadata: dict[str, Any] = {**own, "split.no": number, "split.count": NUM_PARTS}
+        path = folder / "parts" / f"m-{number + 1:05}-of-{NUM_PARTS:05}.gguf"
+        parts.append(write_gguf(path, metadata, dict(tensors[number::NUM_PARTS])))
+    return parts
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    return split(make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1))
+
+
+def test_all_parts_are_one_model(parts: list[Path]) -> None:
+    expected = numbers(load(parts[0].parents[1])[1])
+    for given in (parts[0].parent, *parts):
+        assert resolve_model_path(str(given)) == parts[0]
+    assert_equal(numbers(load(parts[0])[1]), expected)
+
+
+def test_a_missing_part_is_named(parts: list[Path]) -> None:
+    parts[1].unlink()
+    for given in (parts[2], parts[0].parent):
+        with pytest.raises(ConfigError, match=r"is one of 3 parts, and m-00002-of-00003\.gguf missing: download every"):
+            resolve_model_path(str(given))
+
+
+def test_parts_that_are_mixed_up_are_refused(parts: list[Path]) -> None:
+    parts[1].rename(parts[1].with_name("x"))
+    parts[2].rename(parts[1])
+    parts[1].with_name("x").rename(parts[2])
+    with pytest.raises(CheckpointError, match=r"m-00002-of-00003\.gguf says that it is part 2 \(from 0\) of 3"):
+        load(parts[0])
+    alone = parts[0].rename(parts[0].with_name("alone.gguf"))
+    with pytest.raises(CheckpointError, match=r"part 0 \(from 0\) of 3, but is read as part 0 of 1"):
+        read_model_dir(alone)
+
+
+def test_a_directory_with_one_model_is_that_model(
+    parts: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    projector = tmp_path / "parts" / "mmproj-m-f16.gguf"
+    projector.write_bytes(b"GGUF")
+    assert resolve_model_path(str(tmp_path / "parts")) == parts[0]
+    with caplog.at_level(logging.WARNING):
+        load(parts[0])
+    assert [record.getMessage() for record in caplog.records if "text only" in record.getMessage()] == [
+        f"{parts[0]}: the model is served for text only; images are not supported. Ignored tensors: those of "
+        "mmproj-m-f16.gguf"
+    ]
+    (tmp_path / "parts" / "other.gguf").write_bytes(b"GGUF")
+    assert gguf_in(tmp_path / "parts") is None
+    with pytest.raises(ConfigError, match="is a directory of several GGUF models: give one of them: "):
+        resolve_model_path(str(tmp_path / "parts"))
+
+
+def test_safetensors_come_before_a_gguf_file(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert resolve_model_path(str(tmp_path)) == tmp_path
