@@ -1,6 +1,7 @@
 """GET /, the files of the pages, and /docs."""
 
 import html
+from collections.abc import Callable
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
@@ -66,7 +67,8 @@ def _add_docs(router: APIRouter) -> None:
     def redoc() -> Response:
         return RedirectResponse("docs")
 
-    for path, endpoint in {"/docs": docs, "/docs/{name}": docs_file, "/redoc": redoc}.items():
+    routes: dict[str, Callable[..., Response]] = {"/docs": docs, "/docs/{name}": docs_file, "/redoc": redoc}
+    for path, endpoint in routes.items():
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
 
 

@@ -102,6 +102,7 @@ def test_tool_calls_and_thoughts_are_text_too(chat: Chat, actor: Actor) -> None:
     chat.page.keyboard.press("Escape")
     chat.say("call")
     chat.page.click(".thinking summary")
+    chat.wait("document.querySelector('.thinking-text').textContent")
     assert "onerror=alert(81)" in chat.page.locator(".thinking-text").inner_text()
     assert "onerror=alert(80)" in chat.page.locator(".call pre").inner_text()
     chat.check_harmless()

@@ -3,7 +3,7 @@
 
 export const AT_ONCE = 5_000; // what is drawn before others have their turn
 export const MAX_BLOCK = 10_000; // a block of the top level that costs more is shown as it was written
-export const MAX_DRAWN = 200_000; // of a message; more is drawn when the reader asks for it
+export const MAX_DRAWN = 100_000; // of a message; more is drawn when the reader asks for it
 export const SLICE = 8_000; // characters of plain text that the browser lays out together
 
 const FORMULA = 80;
