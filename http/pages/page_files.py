@@ -20,7 +20,8 @@ TYPES = {  # only files of these kinds are served
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",  # licences of what is vendored
 }
-_ON_ALL_PAGES = (  # nothing inline runs or styles, nothing loads from or is sent to another origin, no page frames these
+# Nothing inline runs or styles, nothing loads from or is sent to another origin, and no page frames these.
+_ON_ALL_PAGES = (
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
