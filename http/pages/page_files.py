@@ -20,35 +20,27 @@ TYPES = {  # only files of these kinds are served
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",  # licences of what is vendored
 }
-# Model output is hostile. Nothing inline runs or styles, nothing loads from or is sent to another origin, no string
-# becomes markup or code, and no other page frames this one. Pictures are those that the user attached.
+# Nothing inline runs or styles, nothing loads from or is sent to another origin, and no page frames these.
+_ON_ALL_PAGES = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
+# Model output is hostile: no string becomes markup or code. Pictures are those that the user attached.
 POLICY = "; ".join(
     (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
+        *_ON_ALL_PAGES,
         "img-src 'self' blob:",
-        "connect-src 'self'",
         "base-uri 'self'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
 )
 # Swagger UI makes markup of strings, and its style sheet has pictures inside.
-DOCS_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
+DOCS_POLICY = "; ".join((*_ON_ALL_PAGES, "img-src 'self' data:", "base-uri 'none'"))
 HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",

@@ -156,7 +156,7 @@ FRONT_FAULTS = (
     ),
     Fault(
         "each front allows as many connections as the server may have",
-        "http/security/connection.py",
+        "http/security/connection_limits.py",
         "for place in range(is_spare, len(self._all), 2))",
         "for place in (2 * self._slot + is_spare,))",
         ("tests/http/security/test_connection_counts.py",),
