@@ -237,8 +237,8 @@ MODEL_FAULTS = (
     Fault(
         "a call does not end gpt-oss's answer",
         "runtime/text/tokenizer.py",
-        "_HARMONY_ENDS = _HARMONY[-2:]",
-        "_HARMONY_ENDS = _HARMONY[-2:-1]",
+        '_HARMONY_ENDS = ("<|return|>", "<|call|>")',
+        '_HARMONY_ENDS = ("<|return|>",)',
         HARMONY,
     ),
     Fault(

@@ -25,8 +25,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "floats of 4 bits below zero keep the file's bits",
         "model/formats/mxfp4.py",
-        "np.where(bits < 8, bits, 8 - bits)",
-        "np.where(bits < 8, bits, bits - 16)",
+        "0, -1, -2, -3, -4, -5, -6, -7], np.int8)",
+        "-8, -7, -6, -5, -4, -3, -2, -1], np.int8)",
         FORMATS,
     ),
     Fault(
@@ -172,8 +172,8 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the two floats of a byte change places",
         "model/formats/mxfp4.py",
-        "[steps[byte & 15], steps[byte >> 4]]",
-        "[steps[byte >> 4], steps[byte & 15]]",
+        "[STEPS[byte & 15], STEPS[byte >> 4]]",
+        "[STEPS[byte >> 4], STEPS[byte & 15]]",
         FORMATS,
     ),
     Fault(
@@ -241,16 +241,16 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the upper scales of a Q4_K block lack two bits",
-        "model/formats/gguf.py",
+        "model/formats/gguf_blocks.py",
         "both & 15 | first >> 6 << 4",
         "both & 15",
         GGUF,
     ),
     Fault(
         "a group whose scale is 0 loses its minimum",
-        "model/formats/gguf.py",
-        "np.where(is_constant, minimum, factors)",
-        "np.where(is_constant, 0, factors)",
+        "model/formats/gguf_blocks.py",
+        "np.where(is_constant, minima, scales)",
+        "np.where(is_constant, 0, scales)",
         GGUF,
     ),
     Fault(
