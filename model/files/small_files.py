@@ -92,16 +92,16 @@ def parse_json(data: bytes, what: object, *, repeats: bool = True) -> Any:
         raise _too_deep(what) from None
     except ValueError as error:
         raise CheckpointError(f"cannot read {what} as JSON: {error}") from error
-    level: Iterable[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [part for each in level if isinstance(each, (dict, list)) for part in _parts(each)]
+    level = _containers([value])
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level for inner in _containers(each.values() if isinstance(each, dict) else each)]
         if not level:
             return value
     raise _too_deep(what)
 
 
-def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
+def _containers(values: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
+    return [value for value in values if isinstance(value, (dict, list))]
 
 
 def _too_deep(what: object) -> CheckpointError:

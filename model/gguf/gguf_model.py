@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from palladio.model.errors import CheckpointError
+from palladio.model.files.folder_files import find_file, find_files
 from palladio.model.gguf.gguf_file import GgufFile, GgufTensor
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
@@ -18,7 +19,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     """The file alone, or all parts of the model that it is a part of, in their order.
 
     Raises:
-        CheckpointError: a part is missing.
+        CheckpointError: a part is missing, no regular file, or lies elsewhere.
     """
     match = _PART.fullmatch(path.name)
     if match is None:
@@ -27,7 +28,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     if not 1 <= number <= count <= _MAX_PARTS:
         raise CheckpointError(f"{path} is called part {number} of {count}: rename it as it was published")
     parts = tuple(path.with_name(f"{stem}-{each:05}-of-{count:05}{match[4]}") for each in range(1, count + 1))
-    missing = [part.name for part in parts if not part.is_file()]
+    missing = [part.name for part in parts if find_file(path.parent, part.name) is None]
     if missing:
         more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
         raise CheckpointError(
@@ -41,9 +42,9 @@ def gguf_in(folder: Path) -> Path | None:
     """The GGUF model of a directory, or the first of its parts; None: there is none, or several.
 
     Raises:
-        CheckpointError: a part is missing.
+        CheckpointError: a part is missing, or a file is no regular one or lies elsewhere.
     """
-    files = [file for file in sorted(folder.glob("*.gguf")) if not is_projector(file)]
+    files = [file for file in find_files(folder, "*.gguf") if not is_projector(file)]
     models = {_stem(file): file for file in reversed(files)}
     return parts_of(next(iter(models.values())))[0] if len(models) == 1 else None
 

@@ -56,7 +56,8 @@ class Tokenizer:
         if self._fast is not None:  # tokenizer.json may bring truncation and padding, which a server must not do
             self._fast.no_truncation()
             self._fast.no_padding()
-        decoder = json.loads(self._fast.to_str())["decoder"] if self._fast is not None else None
+        stored = None if self._fast is None else self._fast.decoder
+        decoder = None if stored is None else json.loads(stored.__getstate__())
         self._kind: TokenKind = token_kind(decoder)
         self._strips_first_space = self._kind == "byte_fallback" and has_strip(decoder)
         added = hf_tokenizer.added_tokens_decoder

@@ -52,7 +52,9 @@ def panics_as_errors(what: str) -> Iterator[None]:
 def _characters(tokenizer: Tokenizer) -> set[str]:
     """Letters and digits that its patterns name."""
     found: set[str] = set()
-    level: list[Any] = [json.loads(tokenizer.to_str()).get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder)
+    # The state of a part is its JSON. That of the whole tokenizer has the vocabulary, which takes seconds to write.
+    level: list[Any] = [json.loads(part.__getstate__()) for part in parts if part is not None]
     while level:
         objects = [each for each in level if isinstance(each, dict)]
         for each in objects:

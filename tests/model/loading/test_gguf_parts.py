@@ -86,6 +86,14 @@ def test_a_directory_with_one_model_is_that_model(
         resolve_model_path(str(tmp_path / "parts"))
 
 
+def test_a_file_that_lies_elsewhere_is_no_part_of_a_directory(parts: list[Path], tmp_path: Path) -> None:
+    elsewhere = parts[1].rename(tmp_path / "elsewhere.gguf")
+    parts[1].symlink_to(elsewhere)
+    for given in (parts[0], parts[0].parent):
+        with pytest.raises(ConfigError, match=r"m-00002-of-00003\.gguf is a link to .*elsewhere\.gguf, outside of"):
+            resolve_model_path(str(given))
+
+
 def test_safetensors_come_before_a_gguf_file(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1)
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
