@@ -1,4 +1,4 @@
-"""What all samples of a request may come to together: each is told its prompt and its grammar."""
+"""Limits over all samples of a request: each one carries its prompt and its grammar to the engine."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ MAX_IDS = 1 << 25  # of prompts and of allowed_token_ids
 def check_samples(requests: Sequence[GenerationRequest]) -> None:
     """
     Raises:
-        InvalidRequestError: they are told too much.
+        InvalidRequestError: prompts, allowed ids or grammars are too large in sum.
     """
     _check_grammars(requests)
     _check_ids(requests)

@@ -26,9 +26,7 @@ class Lingering:
         if self.is_on or self._transport.is_closing():
             return
         self.is_on = True
-        if (
-            self._transport.can_write_eof()
-        ):  # not over TLS: there the client sees by the answer's length that it is whole
+        if self._transport.can_write_eof():  # not over TLS, where the answer's length shows that it is whole
             self._transport.write_eof()
         self._last = self._loop.call_later(_MOST, self._transport.close)
         self.note()

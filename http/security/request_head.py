@@ -31,12 +31,12 @@ def head_fault(version: str, url: bytes, headers: RawHeaders) -> ErrorBody | Non
         return invalid_http("the header Host is missing")
     for name in _ONCE:
         if len(_values(headers, name)) > 1:
-            return invalid_http(f"the header {_shown(name)} stands there twice")
+            return invalid_http(f"the header {_shown(name)} is given twice")
     for name in _ALIKE:
         if len(set(_values(headers, name))) > 1:
-            return invalid_http(f"the header {_shown(name)} stands there twice, with different values")
+            return invalid_http(f"the header {_shown(name)} is given twice, with different values")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
-        return invalid_http(f"the header Host is no host and port: {_quoted(hosts[0])}")
+        return invalid_http(f"the header Host is not a host and port: {_quoted(hosts[0])}")
     return _target_fault(url) or _coding_fault(version, headers) or _expect_fault(version, headers)
 
 

@@ -70,9 +70,7 @@ _NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?
 _FLOAT32, _TEXT, _ARRAY = 6, 8, 9
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
-_MAX_HEADER_BYTES: Final = (
-    32 << 20
-)  # published files have up to 12 MB; what Python makes of arrays is ten times as large
+_MAX_HEADER_BYTES: Final = 32 << 20  # published headers have up to 12 MB; as Python lists they take ten times as much
 _MAX_KEYS, _MAX_TENSORS = 1 << 12, 1 << 17
 
 

@@ -364,7 +364,7 @@ class AsyncEngine:
         return self._front
 
     async def _add(self, requests: list[GenerationRequest]) -> None:
-        """Of an engine that is not ready, the next one is told of them."""
+        """Sends requests to the engine. One that is not ready gets them when it has started again."""
         await self._streams.send(requests, self._transport.send, lambda: self._phase == "ready")
 
     def _abort(self, engine_ids: list[str]) -> None:

@@ -26,8 +26,8 @@ MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; eac
 FEW = 16  # outputs that are not merged: a step of four requests may give each four tokens
 MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is new at the next time: copying them costs
 MAX_TAKEN = 4096  # tokens that a reader gets in one go (see output_cost): writing more would stop other streams
-MAX_SENT, SAMPLE_SIZE = 1 << 18, 1 << 10  # token ids that the engine is told in one go: it takes some milliseconds; and
-# what a sample's other parameters count as
+MAX_SENT = 1 << 18  # token ids that go to the engine before other tasks of the event loop run: some milliseconds
+SAMPLE_SIZE = 1 << 10  # token ids that a sample's other parameters count as
 MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
 
 logger = logging.getLogger(__name__)
@@ -159,8 +159,8 @@ class RequestTable:
         send: Callable[[GenerationRequest], None],
         is_ready: Callable[[], bool],
     ) -> None:
-        """Tells an engine of samples, as long as it is ready, and of those only that have not ended. Others have their
-        turn in between: each message holds the whole prompt."""
+        """Sends the samples that have not ended, as long as the engine is ready. Pauses for other tasks of the event
+        loop in between, because each message holds the whole prompt."""
         size = 0
         for sample in samples:
             if is_ready() and sample.request_id in self._samples:

@@ -96,6 +96,6 @@ def _check_sizes(schema: object) -> None:
     if large:
         path, size = max(large, key=lambda found: found[0].count("/"))
         raise ValueError(
-            f"{path}: its counts ask for a text of at least about {size} characters, over the limit of "
+            f"{path}: its minimum counts ask for about {size} characters or more, over the limit of "
             f"{MAX_LEAST_CHARACTERS}: lower minLength, minItems, minProperties or those of a pattern"
         )

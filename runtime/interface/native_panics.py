@@ -8,7 +8,7 @@ from palladio.runtime.interface.errors import GenerationError
 
 
 def is_panic(error: BaseException | None) -> bool:
-    """Whether it is one. Each library has a type of its own for them, which none of them exports."""
+    """Whether an exception is a panic. Each library has its own type for panics, and none exports it."""
     return error is not None and type(error).__module__ == "pyo3_runtime"
 
 

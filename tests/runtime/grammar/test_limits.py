@@ -103,7 +103,7 @@ SHARED = {"$defs": {"a": {"type": "array", "minItems": 300, "items": {"$ref": "#
     ],
 )
 def test_no_schema_asks_for_an_endless_text(schema: dict[str, Any], place: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"at {place}.*: its counts ask for a text of at least about"):
+    with pytest.raises(InvalidRequestError, match=f"at {place}.*: its minimum counts ask for about"):
         check_schema_limits(schema, "the {param} (json_schema)", "grammar")
 
 
