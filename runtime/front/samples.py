@@ -57,8 +57,7 @@ class LengthLimit:
             wanted, makes_way = max(request.default_length, params.min_tokens), True
         if wanted is not None and makes_way and room > 0:
             wanted = min(wanted, room)
-        is_right = wanted is None or params.min_tokens <= wanted
-        return params.with_checked(max_tokens=wanted) if is_right else dataclasses.replace(params, max_tokens=wanted)
+        return params.with_checked(max_tokens=wanted)
 
 
 class RequestIntake:

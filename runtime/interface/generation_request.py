@@ -13,6 +13,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.interface.token_rules import (
+    check_lengths,
     read_allowed_ids,
     read_logprob_ids,
     read_stop_ids,
@@ -124,10 +125,7 @@ class SamplingParams:
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens, 0, None)
         check_int("min_tokens", self.min_tokens, 0, None)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            message, names = "{param} ({least}) must not be over {limit} ({most})", {"limit": "max_tokens"}
-            least, most = self.min_tokens, self.max_tokens
-            raise InvalidRequestError.of(message, param="min_tokens", fields=names, least=least, most=most)
+        check_lengths(self.min_tokens, self.max_tokens)
         check_float("temperature", self.temperature, 0.0, None)
         check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
         check_int("top_k", self.top_k, -1, None)
@@ -173,11 +171,12 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", bias)
 
     def with_checked(self, **fields: Any) -> Self:
-        """The same with other values of fields, which are right. Nothing is looked at again: its lists may be long, and
-        a request may have thousands of samples."""
+        """The same with other values of fields, each valid by itself. Lists are not checked again, because they may be
+        long and a request may have thousands of samples. Raises: InvalidRequestError: min_tokens is over max_tokens."""
         other = copy.copy(self)
         for name, value in fields.items():
             object.__setattr__(other, name, value)
+        check_lengths(other.min_tokens, other.max_tokens)
         return other
 
     @property

@@ -1,4 +1,4 @@
-"""What a request says of single tokens, stop strings and patterns, checked; only requests that say some come here."""
+"""Rules for lengths, token ids, stop strings and patterns of a request."""
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -10,6 +10,16 @@ MAX_PATTERN = 256  # characters
 MAX_LOGPROB_IDS = 128  # columns that the programs compute for each row
 MAX_STOP_TOKEN_IDS = 64  # entries of the row of ids that min_tokens suppresses
 MAX_ALLOWED_IDS = 1 << 14  # each of a request's samples is told all of them
+
+
+def check_lengths(min_tokens: int, max_tokens: int | None) -> None:
+    """
+    Raises:
+        InvalidRequestError: min_tokens is over max_tokens.
+    """
+    if max_tokens is not None and min_tokens > max_tokens:
+        message, names = "{param} ({least}) must not be over {limit} ({most})", {"limit": "max_tokens"}
+        raise InvalidRequestError.of(message, param="min_tokens", fields=names, least=min_tokens, most=max_tokens)
 
 
 def read_stop_strings(value: object) -> tuple[str, ...]:
