@@ -114,7 +114,7 @@ class Fuzz:
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             for descriptor in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # a library's last words; ours come from `report`
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             try:
                 describe_problem(path)
