@@ -128,6 +128,7 @@ class Fuzz:
                 os.write(out, " ".join(str(error).split()).encode())
                 code = REFUSED
             except BaseException:  # noqa: BLE001 (also Rust's panics)
+                code = 1
                 os.write(out, traceback.format_exc().encode(errors="replace"))
         finally:
             os._exit(code)
