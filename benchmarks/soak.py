@@ -238,8 +238,8 @@ class Soak:
                 self._violation(f"/health: {type(error).__name__}: {error}")
             if self._elapsed >= next_line:
                 next_line += 60.0
-                memory = self.samples[-1].processes if self.samples else {}
-                shown = ", ".join(f"{name} {size / 2**20:.0f} MiB" for name, size in memory.items())
+                last = self.samples[-1].processes if self.samples else {}
+                shown = ", ".join(f"{name} {size / 2**20:.0f} MiB" for name, size in last.items())
                 print(
                     f"{self._elapsed:5.0f} s: {sum(self.ends.values())} requests, {self.retractions} retractions, "
                     f"{shown}, {len(self.violations)} violations",

@@ -94,8 +94,8 @@ async def logprobs(client: Client) -> None:
             body |= {"top_logprobs_num": top, "token_ids_logprob": client.ids(8)}
             await client.post(GENERATE, body | {"sampling_params": {"max_new_tokens": 8}})
         case _:
-            body = {"query": client.words(), "items": [client.words(4) for _ in range(4)]}
-            await client.post("/v1/score", body | {"label_token_ids": client.ids(4), "apply_softmax": True})
+            pairs = {"query": client.words(), "items": [client.words(4) for _ in range(4)]}
+            await client.post("/v1/score", pairs | {"label_token_ids": client.ids(4), "apply_softmax": True})
 
 
 async def sampling(client: Client) -> None:

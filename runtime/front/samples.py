@@ -57,7 +57,7 @@ class LengthLimit:
             wanted, makes_way = max(request.default_length, params.min_tokens), True
         if wanted is not None and makes_way and room > 0:
             wanted = min(wanted, room)
-        return params.with_checked(max_tokens=wanted)
+        return params if wanted == params.max_tokens else params.with_checked(max_tokens=wanted)
 
 
 class RequestIntake:
