@@ -151,11 +151,13 @@ class HfConfig(Keys):
         return tuple(types)
 
     def no_windows(self) -> tuple[int | None, ...]:
-        """Of each layer, of a family without windows: transformers does not ask layer_types."""
+        """Of each layer, of a family without windows. In transformers the cache asks layer_types, attention does not.
+
+        Raises:
+            ConfigError: layer_types asks for one.
+        """
         if SLIDING in (self.layer_types() or ()):
-            logger.warning(
-                "config.json: %s in layer_types has no effect, since this architecture has no windows", SLIDING
-            )
+            raise ConfigError(f"layer_types: this architecture does not support {SLIDING}")
         return (None,) * self.num_layers
 
     def windows_everywhere(self) -> tuple[int | None, ...]:

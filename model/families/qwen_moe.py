@@ -2,11 +2,10 @@
 
 import dataclasses
 
-from palladio.model.errors import ConfigError
 from palladio.model.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
 from palladio.model.families.qwen import qwen2_attention, qwen3_attention
 from palladio.model.family import Family
-from palladio.model.hf_config import SLIDING, HfConfig
+from palladio.model.hf_config import HfConfig
 from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
 from palladio.model.weight_rules import DECODER_WEIGHTS, EXPERTS
 
@@ -26,8 +25,6 @@ _QWEN3_KEYS = ExpertKeys(
 
 
 def _describe_qwen2(hf: HfConfig) -> DecoderSpec:
-    if SLIDING in (hf.layer_types() or ()):
-        raise ConfigError(f"layer_types: {SLIDING} is not supported here")
     attention = dataclasses.replace(qwen2_attention(hf), qkv_bias=hf.flag("qkv_bias", default=True))
     return _describe(hf, attention, _QWEN2_KEYS)
 

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from palladio import __version__
 from palladio.model.config import DTYPES, DType, ModelConfig
+from palladio.model.config_keys import shown
 from palladio.model.errors import CheckpointError
 from palladio.model.files.folder_files import check_file, find_files
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
@@ -123,7 +124,8 @@ class Manifest:
                 raise CheckpointError(_NO_MANIFEST.format(path=path))
             if content["format"] != FORMAT:
                 raise CheckpointError(
-                    f"{path / MANIFEST} has format {content['format']}; this version reads {FORMAT}: convert again"
+                    f"{path / MANIFEST} has format {shown(content['format'])}; this version reads {FORMAT}: convert "
+                    "again"
                 )
             parameters = {name: StoredParameter.read(each) for name, each in content["parameters"].items()}
             dense = tuple(map(str, content["dense"]))
@@ -136,7 +138,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f"cannot read {path / MANIFEST}: {error!r}") from error
+            raise CheckpointError(f"cannot read {path / MANIFEST}: {shown(error)}") from error
 
     def write(self, path: Path) -> None:
         content = {

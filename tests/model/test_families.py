@@ -110,6 +110,7 @@ def test_longrope_is_chosen_by_the_models_context() -> None:
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
         ("gemma3", {"sliding_window": None}, "sliding_window is missing"),
         ("gemma3", {"rope_parameters": {"full_attention": 1e4}}, "rope_parameters must hold an object for each of"),
+        ("llama3", {"layer_types": ["sliding_attention"] * 2}, "this architecture does not support sliding_attention"),
         ("gemma3", {"rope_parameters": "default"}, "rope_parameters must hold an object for each of"),
         ("gemma3", {"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ("gemma2", {"attn_logit_softcapping": "high"}, "attn_logit_softcapping must be a number"),

@@ -73,8 +73,6 @@ def test_keys_of_published_models_are_taken(family: str, published: dict[str, An
 @pytest.mark.parametrize(
     ("family", "overrides", "message"),
     [
-        ("llama3", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
-        ("qwen3_moe", {"layer_types": ["sliding_attention"] * 2}, "sliding_attention in layer_types has no effect"),
         (
             "qwen2",
             {"partial_rotary_factor": 0.5},
@@ -161,7 +159,11 @@ def test_logits_with_other_activations(family: str, name: str, tmp_path: Path) -
         pytest.param("deepseek_v2", {"scoring_func": "sigmoid", "norm_topk_prob": True}, marks=SLOW),
         pytest.param("glm4_moe", {"scoring_func": "softmax", "topk_method": "greedy"}, marks=SLOW),
         pytest.param("minimax_m2", {"qk_norm_type": "per_head", "scoring_func": "softmax"}, marks=SLOW),
-        pytest.param("llama3", {"layer_types": ["sliding_attention"] * 2, "partial_rotary_factor": 0.5}, marks=SLOW),
+        pytest.param(
+            "llama3",  # with scaling, transformers does ask for partial_rotary_factor
+            {"partial_rotary_factor": 0.5, "rope_scaling": None},
+            marks=SLOW,
+        ),
         pytest.param("gpt_oss", {"hidden_act": "gelu"}, marks=SLOW),
     ],
 )
