@@ -12,9 +12,11 @@ from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError
+from palladio.runtime.text.catalogue import catalogue
 from palladio.runtime.text.hub import why_not_servable
-from palladio.runtime.text.hub_download import hub_cache
+from palladio.runtime.text.hub_download import Repository, hub_cache
 
+_UNFINISHED = ("models--*/blobs/*.incomplete", "palladio/*/*.incomplete")
 _MAX_REF_BYTES = 4096  # a commit has 40
 
 
@@ -23,7 +25,9 @@ class Found:
     """A model on the disk.
 
     Attributes:
-        revision: commit, and the names that lead to it. size: bytes. changed: seconds since the epoch.
+        revision: commit, and the names that lead to it; title and licence of a short name.
+        size: bytes. changed: seconds since the epoch.
+        path: empty: it has not been downloaded.
         problem: why it cannot be served; None: it can be.
     """
 
@@ -38,8 +42,8 @@ class Found:
 def parser() -> argparse.ArgumentParser:
     found = make_parser(
         "list",
-        "Lists the models of the local hub cache and the embedded one: size, revision, path, and whether `palladio "
-        "serve` takes them.",
+        "Lists the embedded model, those in the local cache and those that have a short name: size, revision, path, "
+        "and whether `palladio serve` takes them.",
         [
             "palladio list",
             "palladio list --servable                      # only those",
@@ -56,24 +60,43 @@ def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command; returns its exit code."""
     args = parser().parse_args(argv)
     cache = hub_cache(args.download_dir)
-    models = [_model(DEFAULT_MODEL_NAME, "embedded", default_model_path()), *scan(cache)]
+    models = [
+        _model(DEFAULT_MODEL_NAME, "embedded", default_model_path()),
+        *_named(cache),
+        *scan(cache),
+    ]
     if args.servable:
         models = [model for model in models if model.problem is None]
     if args.json:
         print(json.dumps([dataclasses.asdict(model) for model in models], indent=2))
         return 0
-    width = max(len(model.name) for model in models)
-    for model in models:
+    here = [model for model in models if model.path]
+    width = max(len(model.name) for model in here)
+    for model in here:
         verdict = "ready to serve" if model.problem is None else f"not servable: {model.problem}"
         day = time.strftime("%Y-%m-%d", time.localtime(model.changed))
         print(f"{model.name:<{width}}  {size(model.size):>9}  {day}  {model.revision:<16}  {verdict}")
         print(f"{'':<{width}}  {model.path}")
-    left = sum(file.stat().st_size for file in cache.glob("models--*/blobs/*.incomplete"))
+    left = {pattern: sum(file.stat().st_size for file in cache.glob(pattern)) for pattern in _UNFINISHED}
     where = f"in {cache}" if cache.is_dir() else f"in {cache}, which does not exist"
-    print(f"{len(models) - 1} in the hub cache ({where}), {size(sum(model.size for model in models))} in all")
-    if left:
-        print(f"Interrupted downloads have left {size(left)}: rm {cache}/models--*/blobs/*.incomplete")
+    print(f"{len(here) - 1} in the hub cache ({where}), {size(sum(model.size for model in here))} in all")
+    for model in models:
+        if not model.path:
+            print(f"{model.name} ({model.revision}) is {model.problem}")
+    for pattern, bytes_ in left.items():
+        if bytes_:
+            print(f"Interrupted downloads have left {size(bytes_)}: rm {cache}/{pattern}")
     return 0
+
+
+def _named(cache: Path) -> Iterator[Found]:
+    """Models that have a short name: those whose file is here, and those that can be downloaded."""
+    for model in catalogue():
+        file, known = model.file_in(cache), f"{model.title}, {model.licence}"
+        if model.is_in(cache):
+            yield Found(model.name, known, file.stat().st_size, str(file), file.stat().st_mtime, None)
+        elif not Repository(model.repository, None, str(cache), ()).folder.is_dir():
+            yield Found(model.name, known, 0, "", 0.0, f"not downloaded: palladio pull {model.name}")
 
 
 def scan(cache: Path) -> Iterator[Found]:

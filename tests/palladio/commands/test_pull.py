@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from palladio.__main__ import main
+from palladio.commands import list_models
 from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.text import hub_download
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
+from tests.fake_index import CONTENT, named_model
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = {
@@ -77,7 +80,9 @@ def test_list_says_what_can_be_served(hub: FakeHub, tmp_path: Path, capsys: pyte
     assert "Interrupted downloads have left 5 B" in told
     assert main(["list", "--json"]) == 0
     models = {model["name"]: model for model in json.loads(capsys.readouterr().out)}
-    assert list(models) == [DEFAULT_MODEL_NAME, "org/model", "org/none", "org/odd"]
+    assert list(models) == [DEFAULT_MODEL_NAME, "smollm2", "org/model", "org/none", "org/odd"]
+    assert models["smollm2"]["problem"] == "not downloaded: palladio pull smollm2"
+    assert "smollm2 (SmolLM2-135M-Instruct, Apache-2.0) is not downloaded: palladio pull smollm2" in told
     assert models["org/model"]["size"] == sum(map(len, MODEL.values()))
     assert models["org/model"]["revision"] == f"main {COMMIT[:7]}"
     assert [models[name]["problem"] for name in (DEFAULT_MODEL_NAME, "org/model")] == [None, None]
@@ -85,6 +90,22 @@ def test_list_says_what_can_be_served(hub: FakeHub, tmp_path: Path, capsys: pyte
     assert models["org/none"]["problem"] == "nothing of it is complete"
     assert main(["list", "--servable", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
+
+
+def test_list_shows_a_model_of_the_catalogue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_models, "catalogue", lambda: (named_model(),))
+    file = named_model().file_in(tmp_path)
+    file.parent.mkdir(parents=True)
+    file.with_name("x.incomplete").write_bytes(b"12345")
+    file.write_bytes(CONTENT)
+    assert main(["list", "--download-dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"tiny +300.0 kB +\S+ +Tiny, Apache-2.0 +ready to serve\n +.*tiny.gguf\n", told)
+    assert f"Interrupted downloads have left 5 B: rm {tmp_path}/palladio/*/*.incomplete" in told
+    assert main(["list", "--servable", "--json", "--download-dir", str(tmp_path)]) == 0
+    assert [model["name"] for model in json.loads(capsys.readouterr().out)] == [DEFAULT_MODEL_NAME, "tiny"]
 
 
 async def test_serving_a_hub_id_tells_of_its_download(hub: FakeHub) -> None:
