@@ -5,12 +5,14 @@
 cold: default flags and an empty compilation cache; warm: the same cache again; full, full-warm: --compile full, as
 above; exported: `palladio compile --compiled-dir` ran before; streams: --compile background with an empty cache, and
 what a stream sees of the compilation behind it, beside what it sees once that is done; streams-full: the same programs
-with --compile full, which that should equal. The first answer is one token of
-one chat request, sent again and again until it is taken. On a machine that others use, CPU seconds say more than
-seconds: they are of the front and of the engine together.
+with --compile full, which that should equal; rate-1, rate-20: an empty cache again, and the tokens per second of so
+many streams in the first 90 seconds after ready, beside their rate when all programs are there. The first answer is one
+token of one chat request, sent again and again until it is taken. On a machine that others use, CPU seconds say more
+than seconds: they are of the front and of the engine together.
 """
 
 import argparse
+import concurrent.futures
 import itertools
 import json
 import os
@@ -32,7 +34,12 @@ from server_process import cpu_seconds_of_tree, free_port, provenance, usage_of_
 from palladio.utils import terminate_process
 
 STREAM_TOKENS = 1000
-STARTS = ["cold", "warm", "full", "full-warm", "exported", "streams", "streams-full"]
+RATE_SECONDS = 90  # of which the rate is shown
+RATE_WINDOW = 5  # seconds of one figure
+RATE_FROM = 15  # seconds after ready, from which on the rate should be near its later one
+LATER_SECONDS = 30
+RATE_TOKENS = 200  # of each answer
+STARTS = ["cold", "warm", "full", "full-warm", "exported", "streams", "streams-full", "rate-1", "rate-20"]
 
 
 def get(url: str) -> dict[str, Any] | None:
@@ -69,6 +76,46 @@ def gaps(url: str, seconds: float, goes_on: Callable[[], bool]) -> dict[str, flo
     return {"tokens": len(found), "p50_ms": cuts[499], "p99_ms": cuts[989], "p999_ms": cuts[998], "max_ms": max(found)}
 
 
+def token_times(url: str, num_streams: int, seconds: float) -> list[float]:
+    """When the tokens of so many streams came, one answer after the other in each: seconds since the begin."""
+    start = time.perf_counter()
+
+    def run() -> list[float]:
+        times: list[float] = []
+        while time.perf_counter() < start + seconds:
+            times += stream(url, RATE_TOKENS)
+        return times
+
+    with concurrent.futures.ThreadPoolExecutor(num_streams) as pool:
+        futures = [pool.submit(run) for _ in range(num_streams)]
+        return sorted(moment - start for future in futures for moment in future.result())
+
+
+def rates(url: str, num_streams: int, limit: float) -> dict[str, Any]:
+    """Tokens per second of the first seconds after ready, and of later ones, when all programs are there."""
+
+    def in_span(times: Sequence[float], begin: float, end: float) -> float:
+        return round(sum(begin <= moment < end for moment in times) / (end - begin), 1)
+
+    first = token_times(url, num_streams, RATE_SECONDS)
+    windows = [in_span(first, begin, begin + RATE_WINDOW) for begin in range(0, RATE_SECONDS, RATE_WINDOW)]
+    deadline = time.perf_counter() + limit
+    while "done" in (get(f"{url}/ready") or {"done": 0}):
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"all programs: not within {limit:g} s")
+        time.sleep(0.5)
+    later = in_span(token_times(url, num_streams, LATER_SECONDS), 0, LATER_SECONDS)
+    early = in_span(first, RATE_FROM, RATE_SECONDS)
+    compiled = (get(f"{url}/get_server_info") or {})["internal_states"][0]["compile"]
+    return {
+        "tokens_per_second": windows,
+        f"from_{RATE_FROM}_s": early,
+        "later": later,
+        "ratio": round(early / later, 2),
+        "waited_for_programs_seconds": compiled["wait_seconds"],
+    }
+
+
 def ask(url: str) -> bool:
     """Whether the server answers a chat request of one token."""
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
@@ -82,7 +129,9 @@ def ask(url: str) -> bool:
         return False
 
 
-def start_once(command: Sequence[str], limit: float, *, watches_streams: bool = False) -> dict[str, Any]:
+def start_once(
+    command: Sequence[str], limit: float, *, watches_streams: bool = False, num_streams: int = 0
+) -> dict[str, Any]:
     """Starts the server, waits for an answer and for all programs, asks it for its figures, ends it."""
     port, figures = free_port(), dict[str, Any]()
     url = f"http://127.0.0.1:{port}"
@@ -113,6 +162,9 @@ def start_once(command: Sequence[str], limit: float, *, watches_streams: bool = 
 
         try:
             passed("listening", lambda: get(f"{url}/version") is not None)
+            if num_streams:
+                passed("ready", lambda: get(f"{url}/ready") is not None)
+                figures |= rates(url, num_streams, limit)
             passed("first answer", lambda: ask(url))
             if watches_streams:
                 figures |= watch(url, start, limit)
@@ -186,13 +238,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             "exported": ["--compiled-dir", programs, "--compilation-cache-dir", empty],
             "streams": ["--compile", "background", "--compilation-cache-dir", f"{folder}/streams"],
             "streams-full": ["--compile", "full", "--compilation-cache-dir", f"{folder}/streams"],
+            "rate-1": ["--compilation-cache-dir", f"{folder}/rate-1"],
+            "rate-20": ["--compilation-cache-dir", f"{folder}/rate-20"],
         }
         if "exported" in args.only:
             compile_ahead = [*palladio, "compile", *flags, "--compiled-dir", programs]
             subprocess.run(compile_ahead, check=True, stderr=subprocess.DEVNULL, timeout=args.limit)
         for name in args.only:
             command = [*palladio, "serve", *flags, *caches[name]]
-            starts[name] = start_once(command, args.limit, watches_streams=name.startswith("streams"))
+            num_streams = int(name.removeprefix("rate-")) if name.startswith("rate-") else 0
+            watches = name.startswith("streams")
+            starts[name] = start_once(command, args.limit, watches_streams=watches, num_streams=num_streams)
             print(name, json.dumps(starts[name]), flush=True)
     report("startup.py", argv, provenance() | starts, args.json)
     return 0

@@ -15,9 +15,9 @@ from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.core.observers import StepHooks, StepObserver, StepTimer
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.step_logger import usual_observers
-from palladio.runtime.execution.model_runner import InFlightStep
 from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.program_cache import ProgramError
+from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
 from palladio.runtime.interface.compile_stats import CompileStats
 from palladio.runtime.interface.config import EngineConfig

@@ -175,7 +175,8 @@ def build_engine_parts(
     built = build_executor(config, on_progress, agree, CallListener(activity, hosts))
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
-    runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy")
+    order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
+    runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy", order=order)
     ready = _ready(design, built.warm_up.seconds)
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
@@ -371,8 +372,7 @@ def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
 
 
 def _log_pool(design: EnginePlan) -> None:
-    half = design.plan.report.kv_cache / 2 / 2**30
-    num_tokens = design.plan.total_tokens
+    half, num_tokens = design.plan.report.kv_cache / 2 / 2**30, design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
     logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
     if design.device.platform == "cpu":

@@ -15,7 +15,7 @@ from palladio.runtime.core.observers import (
     TimelineRecorder,
 )
 from palladio.runtime.core.startup import EngineParts
-from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.messages import BucketSteps, EngineStats, RankStats

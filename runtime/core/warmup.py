@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from palladio.runtime.core.engine_plan import EnginePlan
+from palladio.runtime.execution.build_order import BuildOrder
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.interface.compile_stats import ProgramReport
@@ -29,6 +30,7 @@ class WarmUp:
 
     Attributes:
         seconds: that the programs took which were built before requests are taken.
+        order: of the others; None: there are none.
     """
 
     def __init__(self, design: EnginePlan, on_progress: OnProgress) -> None:
@@ -47,6 +49,7 @@ class WarmUp:
             splits_prompts = design.limits.chunk != -1
             self._first = programs.first_keys(splits_prompts=splits_prompts)
             self._rest = programs.background_keys(splits_prompts=splits_prompts)
+        self.order = BuildOrder(programs, self._rest) if self._rest else None
         self._total = len(self._first)
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
         self._work: concurrent.futures.Future[None] | None = None
@@ -85,12 +88,12 @@ class WarmUp:
     def go_on(self) -> None:
         """Builds the others in the background, now that the engine can start."""
         built = self._programs.built
-        if self._rest:
+        if self.order is not None:
             logger.info("Compiling %d more programs in the background", len(self._rest))
             self._shows = True
             self._start, self._num_before, self._total = time.perf_counter(), len(built), len(built) + len(self._rest)
             self._report()
-            built.build_in_background(self._rest, self._report_rest)
+            built.build_in_background(self.order, self._report_rest)
 
     def _cpu_seconds(self) -> float:
         """Of all threads: a compiler has some of its own, so that no program's part can be told."""

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from typing import NamedTuple
 
-from palladio.runtime.execution.model_runner import InFlightStep
+from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.interface.outputs import MAX_CHUNKS
 from palladio.runtime.interface.timeline import QueueReason, Timeline, TimelineRecord
 from palladio.runtime.scheduling.request import Request, RequestStatus

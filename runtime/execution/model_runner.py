@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from palladio.runtime.execution.batch_builder import BatchBuilder, HostBatch, StepForm
+from palladio.runtime.execution.build_order import BuildOrder
 from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
 from palladio.runtime.execution.device_state import DeviceState, Weights
 from palladio.runtime.execution.draft_programs import Draft, Verify
@@ -30,8 +31,7 @@ from palladio.runtime.execution.programs import (
 )
 from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.scoring import Scores
-from palladio.runtime.execution.step_results import read_batch
+from palladio.runtime.execution.step_results import InFlightStep, read_batch
 from palladio.runtime.interface.prompt_parts import text_ids
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
@@ -126,34 +126,6 @@ class DeviceExecutor:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class InFlightStep:
-    """A dispatched step; its arrays, here of one rank, are computed, or will be.
-
-    Attributes:
-        output: None if no row samples.
-        scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
-        bucket_size: tokens of each rank, or rows of a decode step, padding included.
-        num_steps: forward passes.
-        last_array: what it computes last.
-        embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
-    """
-
-    planned: ScheduledStep
-    output: SampleOutput | None
-    scores: Scores | None
-    bucket_size: int
-    num_steps: int
-    last_array: jax.Array
-    embeddings: jax.Array | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the device has computed all of it."""
-        done: bool = self.last_array.is_ready()  # type: ignore[attr-defined]  # jax.Array's stub lacks it
-        return done
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ForwardedStep:
     """The first half of a step, dispatched.
 
@@ -176,12 +148,20 @@ class ModelRunner:
     Args:
         eos_ids: the model's: no output that has to go on (min_tokens) shows them, whether they would end it or not.
         is_lazy: programs are built when a step first needs them.
+        order: hears of each step as long as programs are built; None: they are not.
 
     Attributes:
         executor: makes the calls. programs: that it runs.
     """
 
-    def __init__(self, executor: DeviceExecutor, eos_ids: Iterable[int] = (), *, is_lazy: bool) -> None:
+    def __init__(
+        self,
+        executor: DeviceExecutor,
+        eos_ids: Iterable[int] = (),
+        *,
+        is_lazy: bool,
+        order: BuildOrder | None = None,
+    ) -> None:
         self.executor = executor
         self.programs = executor.programs
         self._eos_ids = frozenset(eos_ids)
@@ -191,6 +171,7 @@ class ModelRunner:
         self._keys: dict[tuple[type[Program], int, SampleTier], ProgramKey] = {}
         self._decode_forms: dict[int, StepForm] = {}  # by the number of rows
         self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
+        self._order = order
         self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
@@ -213,6 +194,8 @@ class ModelRunner:
         for number in range(max([len(host.early_updates) for host in hosts])):
             self.executor.run(Tables.key_of(), [host.early(number) for host in hosts])
         last_array, tier = None, self._tier(hosts)
+        if self._order is not None and not self._order.note(step, self._buckets, tier):
+            self._order = None
         self._copy_states(step, "before")
         if not self._is_one_program(step, form, tier):
             if step.kind == "verify":

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,6 +24,7 @@ from palladio.runtime.interface.errors import PalladioError
 logger = logging.getLogger(__name__)
 
 _CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
+_PAUSE = 0.05  # seconds, before what is built in the background is asked for again
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -223,8 +224,11 @@ class ProgramCache(Generic[Key]):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def build_in_background(self, keys: Sequence[Key], on_built: OnBuilt = lambda: None) -> None:
+    def build_in_background(self, keys: Iterable[Key | None], on_built: OnBuilt = lambda: None) -> None:
         """Builds programs one by one in a thread, and leaves the rest of the machine to who is served meanwhile.
+
+        Args:
+            keys: a program to build each time; None: not now, ask again soon.
 
         The process waits at its end for the program that is being built: Python would end a daemon thread in the middle
         of XLA's C++, which aborts the process.
@@ -265,10 +269,13 @@ class ProgramCache(Generic[Key]):
         programs = [(str(key), self._declared[key].args, program) for key, program in self._built.items()]
         return [store.save(*program) for program in programs if program[0] in compiled]
 
-    def _run(self, keys: Sequence[Key], on_built: OnBuilt) -> None:
+    def _run(self, keys: Iterable[Key | None], on_built: OnBuilt) -> None:
         for key in keys:
             if self._cancelled.is_set() or not threading.main_thread().is_alive():
                 return  # in the second case the process ends, and waits for this thread
+            if key is None:
+                self._cancelled.wait(_PAUSE)
+                continue
             start = time.perf_counter()
             try:
                 self._build(key)

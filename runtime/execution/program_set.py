@@ -10,11 +10,11 @@ from palladio.runtime.execution.device_state import DeviceShape, DeviceState
 from palladio.runtime.execution.out_of_memory import compile_advice, is_out_of_memory
 from palladio.runtime.execution.program import Program, ProgramDesign, ProgramKey, StaticModel
 from palladio.runtime.execution.program_cache import OnBuilt, ProgramCache
-from palladio.runtime.execution.programs import Decode, declare_programs
+from palladio.runtime.execution.programs import Decode, Sample, declare_programs
 from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.scheduled_batch import Buckets, StepKind
 
 FIRST_REQUESTS = 8  # that an engine can run at once before its larger programs are built
 FIRST_TOKENS = 256  # of a prefill step until then
@@ -90,6 +90,28 @@ class StepPrograms:
             return (0, key.num_requests) if key.num_requests > num_requests else (2, -key.num_requests)
 
         return sorted((key for key in self.by_key if key not in first), key=rank)
+
+    def taken_by(
+        self, kind: StepKind, num_rows: int, num_tokens: int, num_sampled: int, tier: SampleTier
+    ) -> list[ProgramKey]:
+        """What a step calls, and what else its buckets need before they open, if all buckets are to choose from.
+
+        Args:
+            num_sampled: rows that are sampled.
+        """
+        buckets = self.buckets
+        verify = buckets.pick_verify(num_rows) if kind == "verify" else None
+        if verify is not None:
+            sampled, needed = verify.num_requests, self._verify[verify]
+        elif kind == "decode" and buckets.decode:
+            sampled = buckets.pick_decode(num_rows)
+            needed = self._decode[sampled] | self._sample[sampled]
+        else:
+            sampled = buckets.pick_sample(num_sampled) if num_sampled else 0
+            needed = self._prefill[buckets.pick_prefill(num_tokens, num_rows)]
+            needed |= self._sample.get(sampled, frozenset()) | self._decode.get(sampled, frozenset())
+        tiers = (program.key_of(sampled, tier=tier) for program in (Decode, Sample))
+        return [*(key for key in self.by_key if key in needed), *(key for key in tiers if key in self.by_key)]
 
     def build(self, keys: Iterable[ProgramKey], on_built: OnBuilt = lambda: None) -> None:
         """Builds programs, and waits for them. Args: on_built: called after each one.

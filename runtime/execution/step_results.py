@@ -1,4 +1,4 @@
-"""What a step's results on the device say of the rows of its batches."""
+"""A dispatched step, and what its results on the device say of the rows of its batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,38 @@ from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.request import NOT_FINITE, Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.step_rows import SampledRows
 
 NO_TOKENS = np.zeros((0, 1), np.int32)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A dispatched step; its arrays, here of one rank, are computed, or will be.
+
+    Attributes:
+        output: None if no row samples.
+        scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
+        bucket_size: tokens of each rank, or rows of a decode step, padding included.
+        num_steps: forward passes.
+        last_array: what it computes last.
+        embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
+    """
+
+    planned: ScheduledStep
+    output: SampleOutput | None
+    scores: Scores | None
+    bucket_size: int
+    num_steps: int
+    last_array: jax.Array
+    embeddings: jax.Array | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has computed all of it."""
+        done: bool = self.last_array.is_ready()  # type: ignore[attr-defined]  # jax.Array's stub lacks it
+        return done
 
 
 def read_batch(

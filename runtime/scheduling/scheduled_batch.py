@@ -331,6 +331,11 @@ class ScheduledStep:
         return max(batch.num_passes for _, batch in self.parts)
 
     @property
+    def num_waiting(self) -> int:
+        """Of all ranks together."""
+        return sum(batch.num_waiting for _, batch in self.parts)
+
+    @property
     def num_sampled_rows(self) -> int:
         """Of the rank that has most."""
         return max(batch.num_sampled_rows for _, batch in self.parts)

@@ -1,0 +1,102 @@
+"""BuildOrder: which program is built next behind the requests that are served, and when."""
+
+import collections
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.sampler import SampleTier
+from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
+
+MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the machine can do it in that time
+LEAST_SHARE: Final = 0.15  # of the time, for programs that no step has asked for, while requests run
+_IDLE_SECONDS: Final = 0.5  # without a step
+
+_Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
+
+
+class BuildOrder:
+    """Gives the programs that are to be built, one at a time.
+
+    Those that the last steps would have taken come first. The others come at once while the engine idles. While
+    requests run, a pause follows each: compilation and steps take the same cores, and Python's lock.
+
+    Args:
+        programs: the set. keys: those to build, in the order in which they are built if no step asks for one.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, programs: StepPrograms, keys: Sequence[ProgramKey], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._programs = programs
+        self._left = dict.fromkeys(keys)
+        self._clock = clock
+        self._asked: collections.Counter[ProgramKey] = collections.Counter()
+        self._satisfied: set[_Asked] = set()
+        self._last_step = -_IDLE_SECONDS
+
+    def note(self, step: ScheduledStep, opened: Buckets, tier: SampleTier) -> bool:
+        """The engine's thread runs a step. Returns whether programs are still built.
+
+        Args:
+            opened: the buckets that it could choose from.
+        """
+        if not self._left:
+            return False
+        self._last_step = self._clock()
+        asked = self._size(step, opened)
+        if (key := (step.kind, *asked, tier)) in self._satisfied:
+            return True
+        wanted = [each for each in self._programs.taken_by(step.kind, *asked, tier) if each in self._left]
+        self._asked.update(wanted)
+        if not wanted:
+            self._satisfied.add(key)
+        return True
+
+    def __iter__(self) -> Iterator[ProgramKey | None]:
+        """The next program; None: not yet, ask again soon. Ends when all are there."""
+        start, building, pause_end = self._clock(), 0.0, 0.0
+        for number in range(1, len(self._left) + 1):
+            while not self._asked and self._clock() < pause_end and self._is_busy():
+                yield None
+            before = self._clock()
+            key = self._take()
+            del self._left[key]
+            yield key
+            now = self._clock()
+            building += now - before
+            share = self._share(building / number * len(self._left), MAX_SECONDS - (now - start))
+            pause_end = now + (now - before) * (1 / share - 1)
+
+    def _take(self) -> ProgramKey:
+        """The one that most steps have asked for since the last one; else the next."""
+        asked, self._asked = self._asked, collections.Counter()
+        for key, _ in asked.most_common():
+            if key in self._left:
+                return key
+        return next(iter(self._left))
+
+    def _share(self, needed: float, left: float) -> float:
+        """Of the time. Args: needed: seconds for what is not built. left: seconds until all of it should be."""
+        return min(1.0, max(LEAST_SHARE, needed / left)) if left > 0 else 1.0
+
+    def _is_busy(self) -> bool:
+        return self._clock() - self._last_step < _IDLE_SECONDS
+
+    def _size(self, step: ScheduledStep, opened: Buckets) -> tuple[int, int, int]:
+        """Rows, tokens and sampled rows that the step would have if all buckets were open: more of both, where it fills
+        the largest that is."""
+        buckets = self._programs.buckets
+        rows, tokens, sampled = step.num_rows, step.num_tokens, step.num_sampled_rows
+        if rows >= opened.max_requests and step.num_waiting:
+            rows = sampled = rows + step.num_waiting
+        if step.kind == "prefill" and tokens >= opened.max_prefill_tokens:
+            tokens += 1
+        return (
+            min(rows, buckets.max_requests),
+            min(tokens, buckets.max_prefill_tokens),
+            min(sampled, buckets.max_requests),
+        )
