@@ -51,9 +51,7 @@ COMMANDS: Final = {
         "evaluate",
         True,
     ),
-    "pull": Command(
-        _MODELS, "MODEL", "download a model: smollm2, or a repository of the hub", f"{_ROOM}.pull", "pull"
-    ),
+    "pull": Command(_MODELS, "MODEL", "download a model: smollm2, or a repository of the hub", f"{_ROOM}.pull", "pull"),
     "list": Command(
         _MODELS,
         "",
