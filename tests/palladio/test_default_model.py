@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from palladio.commands import run
+from palladio.commands.chat import read_settings
 from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, default_model_path, published_model
 from palladio.http.pages.page_files import page_files
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
@@ -59,7 +60,7 @@ def test_a_chat_with_it_names_the_command_for_a_published_model(model, capsys, m
 
     monkeypatch.setattr(run, "talk", lambda *args: 0)
     args = run.parser().parse_args([])
-    assert run._chat(Server(), args, run.read_settings(args), {}) == 0
+    assert run._chat(Server(), args, read_settings(args), {}) == 0
     assert ("palladio run smollm2" in capsys.readouterr().err) == (model == DEFAULT_MODEL_NAME)
 
 
