@@ -1,4 +1,4 @@
-# make serve   start the server (MODEL=/path/to/hf-dir ARGS="--port 30001"); without MODEL, a small embedded model
+# make serve   start the server (MODEL=smollm2 or /path/to/hf-dir, ARGS="--port 30001"); without MODEL, a small embedded model
 # make test    linters, types, tests
 # make help    the rest
 
@@ -27,7 +27,7 @@ DOCS_ADDRESS ?= 127.0.0.1:8000
 
 help:
 	@printf '%s\n' \
-	  'make serve      start the server; MODEL=DIR serves a checkpoint, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
+	  'make serve      start the server; MODEL=smollm2 or MODEL=DIR chooses a model, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-pythons  the same with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
   'make test-slow  the tests that take minutes' \

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from palladio.child import python_path
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
 from palladio.front_parent import serve_fronts
 from palladio.gpu_memory import gpu_memory
 from palladio.host_environment import find_hosts
@@ -129,8 +129,8 @@ def run_worker(work: Callable[[], None]) -> int:
 def _default_model_flags() -> list[str]:
     path = default_model_path()
     print(
-        f"No --model-path given: serving the embedded default model ({path}).\n"
-        "It is tiny and makes mistakes; it is for trying the server without a download.",
+        f"No --model-path given: serving the embedded default model ({path}), which needs no download.\n"
+        f"{larger_model_hint('serve')}",
         file=sys.stderr,
     )
     return ["--model-path", str(path), "--served-model-name", DEFAULT_MODEL_NAME]

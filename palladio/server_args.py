@@ -33,8 +33,9 @@ from palladio.runtime.interface.speculative_config import SpeculativeConfig
 
 _DESCRIPTION = """Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: docs/flags.md.
 
-Examples: `palladio serve` (the embedded model); `palladio serve Qwen/Qwen3-8B` (downloaded first, see `palladio pull`);
-`palladio serve /models/mine --port 31000 --tp-size 4`.
+Examples: `palladio serve` (the embedded model); `palladio serve smollm2` (a published one with a short name);
+`palladio serve Qwen/Qwen3-8B` (downloaded first, see `palladio pull`); `palladio serve /models/mine --port 31000
+--tp-size 4`.
 
 Exit codes: 0 after a signal, 1 when the engine could not start or died, 2 for a wrong flag or checkpoint.
 """

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from palladio.commands.parsing import make_parser, size
-from palladio.default_model import names_default_model
+from palladio.default_model import names_default_model, published_model
 from palladio.launch_server import report_error
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.catalogue import catalogue
 from palladio.runtime.text.hub import pull_model
 from palladio.runtime.text.hub_download import Listing, Told, hub_cache, is_offline
 
 
 def parser() -> argparse.ArgumentParser:
-    short = catalogue()[0]
+    short = published_model()
     found = make_parser(
         "pull",
         "Downloads what `palladio serve MODEL` needs: safetensors, config and tokenizer of a hub repository, or a "

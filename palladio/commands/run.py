@@ -15,6 +15,7 @@ from pathlib import Path
 from palladio.child import python_path
 from palladio.commands.chat import add_chat_flags, read_settings, talk
 from palladio.commands.parsing import make_parser
+from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, larger_model_hint
 from palladio.early_signals import INTERRUPTED
 from palladio.http_client import ClientError, HttpClient, decode, first_model
 from palladio.runtime.front.progress import ProgressDisplay
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "lists its commands; Ctrl-C stops an answer, Ctrl-D ends.",
         [
             "palladio run                                   # the small embedded model",
+            f"palladio run {PUBLISHED_MODEL_NAME:<34}# a published one of 135M parameters, downloaded once",
             "palladio run Qwen/Qwen3-0.6B                   # from the hub",
             "palladio run /models/mine --tp-size 4 --set temperature=0.7",
             "palladio run default --prompt 'List 3 countries.'",
@@ -63,6 +65,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _chat(server: "_Server", args: argparse.Namespace, settings: Settings, environment: Mapping[str, str]) -> int:
     model = asyncio.run(server.wait_ready())
+    if model == DEFAULT_MODEL_NAME:
+        print(f"This is the embedded model. {larger_model_hint('run')}", file=sys.stderr, flush=True)
     conversation = Conversation(model, args.system, settings)
     status = talk(server.client, conversation, args.prompt, environment, server.is_alive)
     if not server.is_alive():

@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "serve": Command(
         _START,
         "[MODEL]",
-        "serve a model with OpenAI's API (MODEL: hub id or directory; default: a small embedded one)",
+        "serve a model with OpenAI's API (MODEL: smollm2, hub id or directory; default: a tiny one)",
         "palladio.launch_server",
         "launch",
         True,
@@ -51,7 +51,7 @@ COMMANDS: Final = {
         "evaluate",
         True,
     ),
-    "pull": Command(_MODELS, "MODEL", "download a model from the hub", f"{_ROOM}.pull", "pull"),
+    "pull": Command(_MODELS, "MODEL", "download a model: smollm2, or a repository of the hub", f"{_ROOM}.pull", "pull"),
     "list": Command(
         _MODELS,
         "",

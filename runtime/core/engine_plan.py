@@ -36,6 +36,7 @@ from palladio.runtime.core.sizing import (
     compile_mode,
     joined_passes,
 )
+from palladio.runtime.core.small_gguf import as_multiplied
 from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
@@ -104,7 +105,7 @@ class EnginePlan:
         use_persistent_cache(execution.cache_path())
         monitor = CompileMonitor()
         path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
-        model = _model_config(config, path)
+        model = as_multiplied(_model_config(config, path), path, device.platform, config.source.quantization)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, target, model)

@@ -30,8 +30,8 @@ class ModelSource:
     """Model, tokenizer and weights.
 
     Attributes:
-        model_path: Hugging Face model directory or hub id; `palladio serve MODEL` is the same. A hub id is looked up in
-            the local hub cache, then downloaded. `default` is the embedded model, which `palladio serve` alone serves.
+        model_path: Hugging Face model directory, hub id or short name (smollm2); `palladio serve MODEL` is the same. An
+            id or name is looked up in the local cache, then downloaded. `default` is the embedded model.
         tokenizer_path: Directory or hub id of the tokenizer. Default: --model-path.
         skip_tokenizer_init: Do not load a tokenizer: requests and answers are token ids only.
         load_format: How weights are read. auto: a converted (Orbax) checkpoint if `palladio convert` wrote one,

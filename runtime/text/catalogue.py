@@ -2,9 +2,8 @@
 catalogue.json."""
 
 import dataclasses
+import json
 from pathlib import Path
-
-import msgspec
 
 _FILE = Path(__file__).with_name("catalogue.json")
 _FOLDER = "palladio"  # beside the hub's own, whose names begin with "models--"
@@ -57,7 +56,8 @@ class CatalogueModel:
 
 def catalogue() -> tuple[CatalogueModel, ...]:
     """All of them, in the file's order."""
-    return msgspec.json.decode(_FILE.read_bytes(), type=tuple[CatalogueModel, ...])
+    rows = json.loads(_FILE.read_bytes())
+    return tuple(CatalogueModel(**(row | {"package": ModelPackage(**row["package"])})) for row in rows)
 
 
 def find_named(name: str) -> CatalogueModel | None:

@@ -87,11 +87,26 @@ def test_serve_without_a_model_takes_the_embedded_one_and_says_so(launched, caps
     assert cli.main(["serve", "--port", "31001"]) == 0
     assert launched.config.source.model_path == str(default_model_path())
     assert launched.http.served_model_name == (DEFAULT_MODEL_NAME,)
-    assert "makes mistakes" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "makes mistakes. For a published model: palladio serve smollm2 (SmolLM2-135M-Instruct, " in told
     assert cli.main(["serve", "--served-model-name", "*"]) == 0
     assert launched.http.served_model_name == ("*",)  # the user's, over the embedded model's
     assert cli.main(["serve", "--model", "m"]) == 0
     assert launched.config.source.model_path == "m"
+
+
+def test_a_short_name_is_what_it_is_served_as(launched, monkeypatch, tmp_path, capsys):
+    """It is looked for when the server starts, so a folder of that name is found first."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["smollm2"], ["--model-path", "smollm2", "--download-dir", str(tmp_path)]):
+        assert cli.main(["serve", *words]) == 0
+        assert (launched.config.source.model_path, launched.http.served_model_name) == ("smollm2", None)
+    assert launched.config.source.download_dir == str(tmp_path)
+    assert "embedded" not in capsys.readouterr().err
+    (tmp_path / "smollm2").mkdir()
+    (tmp_path / "smollm2" / "config.json").write_text("{")
+    assert cli.main(["serve", "smollm2"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot read smollm2/config.json ")
 
 
 def test_launch_server_without_a_model_is_an_error(launched, capsys):

@@ -3,13 +3,17 @@
 import hashlib
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.commands import run
+from palladio.commands.chat import read_settings
+from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, default_model_path, published_model
+from palladio.http.pages.page_files import page_files
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
@@ -33,6 +37,31 @@ def tokenizer():
 
 def test_it_is_what_its_name_says():
     assert DIGESTS[DEFAULT_MODEL_NAME] == hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def test_the_chat_page_tells_it_from_others_and_names_a_published_model():
+    text = page_files()["chat/main.js"].content.decode()
+    pattern = re.search(r"EMBEDDED = /(.+)/;", text)[1]
+    assert re.search(pattern, DEFAULT_MODEL_NAME)
+    assert not re.search(pattern, PUBLISHED_MODEL_NAME)
+    assert f"palladio serve {published_model().name}" in text
+
+
+@pytest.mark.parametrize("model", [DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME])
+def test_a_chat_with_it_names_the_command_for_a_published_model(model, capsys, monkeypatch):
+    class Server:
+        client = None
+
+        async def wait_ready(self):
+            return model
+
+        def is_alive(self):
+            return True
+
+    monkeypatch.setattr(run, "talk", lambda *args: 0)
+    args = run.parser().parse_args([])
+    assert run._chat(Server(), args, read_settings(args), {}) == 0
+    assert ("palladio run smollm2" in capsys.readouterr().err) == (model == DEFAULT_MODEL_NAME)
 
 
 def test_it_is_small_enough_to_ship():

