@@ -46,12 +46,12 @@ class Machine:
     def note(self, *step, tier="greedy", **more) -> bool:
         return self.order.note(Step(*step, **more), self.opened, tier)
 
-    def build(self) -> ProgramKey | None:
+    def build(self) -> object:
         key = next(self.keys, "over")
         self.clock.now += 1.0 if isinstance(key, ProgramKey) else 0.1
         return key
 
-    def run(self, kind: str, rows: int, seconds: float, **more) -> list[tuple[float, ProgramKey]]:
+    def run(self, kind: str, rows: int, seconds: float, **more) -> list[tuple[float, object]]:
         """Steps all the time; what was built in it, and when."""
         built, start = [], self.clock.now
         while self.clock.now < start + seconds:
