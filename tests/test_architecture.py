@@ -80,7 +80,6 @@ LOCAL_IMPORTS = {
     "model/loading/orbax_weights.py:_restore": "as above",
     "runtime/grammar/compiler.py:json_format_of": "as below",
     "runtime/grammar/compiler.py:load_backend": "llguidance: an engine without it serves all but grammars",
-    "runtime/text/tokenizer.py:Tokenizer.load": "transformers takes seconds to import, and ids alone need none of it",
 }
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KERNEL_LINES = 400, 80, 200

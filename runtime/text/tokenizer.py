@@ -1,6 +1,7 @@
 """Text to token ids and back: a thin, typed wrapper over a Hugging Face tokenizer."""
 
 import functools
+import importlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -77,9 +78,7 @@ class Tokenizer:
             ConfigError: there is none, or it cannot be read.
         """
         logging.getLogger("transformers").addFilter(_is_not_about_torch)
-        # seconds to import, and not needed without a tokenizer
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415
-
+        transformers = _import_transformers()
         place, tekken_version = Path(path), None
         try:
             with panics_as_errors("its tokenizer is malformed"):
@@ -87,12 +86,14 @@ class Tokenizer:
                     check_tokenizer_files(place)
                 if is_gguf(place):
                     backend, settings = read_tokenizer(place)
-                    hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+                    hf_tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
                 elif (stored := read_stored_tokenizer(place, may_run_code=trust_remote_code)) is not None:
-                    hf_tokenizer = PreTrainedTokenizerFast(tokenizer_object=stored.backend, **stored.settings)
+                    hf_tokenizer = transformers.PreTrainedTokenizerFast(
+                        tokenizer_object=stored.backend, **stored.settings
+                    )
                     tekken_version = stored.tekken_version
                 else:
-                    hf_tokenizer = AutoTokenizer.from_pretrained(
+                    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(
                         str(path), trust_remote_code=trust_remote_code, revision=revision
                     )
                 if len(hf_tokenizer.get_vocab()) <= len(hf_tokenizer.added_tokens_decoder):
@@ -348,6 +349,12 @@ class Tokenizer:
     def _token_id(self, name: str) -> int | None:
         value = getattr(self._hf, name)
         return None if value is None else int(value)
+
+
+def _import_transformers() -> Any:
+    """Takes seconds, and is not needed without a tokenizer. transformers replaces its module while it is imported: a
+    `from transformers import` that waits for another thread's would look into the first one, where nothing is."""
+    return importlib.import_module("transformers")
 
 
 def _is_not_about_torch(record: logging.LogRecord) -> bool:

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -204,3 +206,24 @@ def test_a_pair_is_what_transformers_makes_of_text_and_text_pair(framed: bool, t
         theirs.no_truncation()
     assert len(tokenizer.encode_pair(first, second, True, 6)) == 6, "the first one is cut where that has to be"
     assert expected != theirs.encode(first + second, add_special_tokens=False).ids
+
+
+FIRST_IN_THREADS = """
+import sys, threading, time
+from palladio.runtime.text.tokenizer import Tokenizer
+
+loaded = []
+threads = [threading.Thread(target=lambda: loaded.append(Tokenizer.load(sys.argv[1]))) for _ in range(6)]
+for thread in threads:
+    thread.start()
+    time.sleep(0.1)  # while the first one imports transformers
+for thread in threads:
+    thread.join()
+assert len(loaded) == 6
+"""
+
+
+def test_several_threads_may_load_the_first_tokenizers_of_a_process(tmp_path: Path) -> None:
+    build_tiny_tokenizer(tmp_path)
+    done = subprocess.run([sys.executable, "-c", FIRST_IN_THREADS, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
