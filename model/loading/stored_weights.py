@@ -40,6 +40,7 @@ from palladio.model.loading.stored_matrices import (
 )
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Part
+from palladio.model.loading.type_changes import type_changes
 from palladio.model.loading.weight_transforms import part_of, rows_of_parts
 from palladio.model.registry import find_family
 from palladio.model.sharding import ShardingRules
@@ -88,9 +89,13 @@ def stored_arrays(
         CheckpointError: the files do not hold exactly what the config promises.
     """
     with Checkpoint(path) as checkpoint:
+        plan, slots = _plan(path, layout, parameters, checkpoint), parameters.slots
+        if is_gguf(path) and only is None:
+            matrices = ((slots[name], [source.matrix for source in sources]) for name, sources in plan.items())
+            logger.info("GGUF: %s", type_changes(matrices))
         readers = [
-            _Reader(checkpoint, sources, parameters.slots[name], mesh)
-            for name, sources in _plan(path, layout, parameters, checkpoint).items()
+            _Reader(checkpoint, sources, slots[name], mesh)
+            for name, sources in plan.items()
             if only is None or name in only
         ]
         with concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="load") as pool:
