@@ -105,11 +105,8 @@ def whole(files: list[Path]) -> None:
     ("damage", "words"),
     [
         (
-            of_another_type,
-            (
-                "tensor token_embd.weight in m-00001-of-00002.gguf has the GGUF type IQ3_S",
-                "Give a file in one of these",
-            ),
+            whole,
+            ("tensor blk.0.ffn_up.weight in m-0000", "has the GGUF type IQ3_S", "Give a file in one of these"),
         ),
         pytest.param(
             of_a_part_less,

@@ -222,7 +222,12 @@ def test_the_config_is_in_the_metadata(tmp_path: Path) -> None:
     ("down", "usual", "num_parts"), [("Q6_K", "Q4_K", 1), ("Q5_0", "Q4_1", 3), ("IQ4_NL", "IQ4_NL", 1)]
 )
 def test_a_converted_file_keeps_its_bits(
-    down: str, usual: str, num_parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    down: str,
+    usual: str,
+    num_parts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     save, written = orbax_weights._save, []
 
@@ -233,7 +238,11 @@ def test_a_converted_file_keeps_its_bits(
     monkeypatch.setattr(orbax_weights, "_save", saved)
     source = small(tmp_path / "source", num_hidden_layers=1)
     file = as_gguf(source, "llama", lambda name: down if "down" in name else usual, num_parts=num_parts)
-    convert(file, tmp_path / "out")
+    file.with_name("mmproj.gguf").write_bytes(b"GGUF")
+    with caplog.at_level(logging.INFO):
+        convert(file, tmp_path / "out")
+    for told in (f"tensors {usual} → ", "text only"):
+        assert caplog.text.count(told) == 1, "once, though parameters are read in groups"
     config, _ = read_model_dir(file)
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     found, wanted = (flatten_model(load(path)[1])[1] for path in (tmp_path / "out", file))
