@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 
@@ -18,6 +19,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Args: request: see `real.Request`."""
     path = Path(request["path"])
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    if request["splits_digits"]:
+        # transformers does not know tokenizer.ggml.pre "smollm" and takes GPT-2's. This is what the published
+        # tokenizer.json has, and what llama.cpp does.
+        published = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+        tokenizer.backend_tokenizer.pre_tokenizer = published
     found: dict[str, Any] = {"lines": [tokenizer(line)["input_ids"] for line in request["lines"]]}
     if tokenizer.chat_template is not None:
         rendered = tokenizer.apply_chat_template(request["messages"], add_generation_prompt=True, return_dict=True)
@@ -31,6 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         found["page"] = _logprobs(model, tokenizer(request["page"])["input_ids"])
     config = model.config.to_dict()
     config.pop("quantization_config", None)  # the numbers are plain now
+    config["architectures"] = [type(model).__name__]
     out = Path(request["plain"])
     out.mkdir(parents=True)
     _write(model, out)

