@@ -45,7 +45,7 @@ def _line(draw: random.Random, special: tuple[str, ...]) -> str:
     parts = []
     for _ in range(draw.randint(1, 5)):
         text = draw.choice(TEXTS)
-        start = draw.randrange(len(text))
+        start = draw.choice((0, draw.randrange(len(text))))
         part = text[start : start + draw.randint(1, 60)]
         parts.append(draw.choice((part, part, part, part.upper(), part.title(), part[::-1], draw.choice(special))))
         parts.append(draw.choice(_JOINS))

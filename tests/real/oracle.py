@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         # tokenizer.json has, and what llama.cpp does.
         published = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
         tokenizer.backend_tokenizer.pre_tokenizer = published
-    found: dict[str, Any] = {"lines": [tokenizer(line)["input_ids"] for line in request["lines"]]}
+    found: dict[str, Any] = {"lines": [_ids(tokenizer, line) for line in request["lines"]]}
     if tokenizer.chat_template is not None:
         rendered = tokenizer.apply_chat_template(request["messages"], add_generation_prompt=True, return_dict=True)
         found["chat"] = list(rendered["input_ids"])
@@ -43,6 +43,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     _write(model, out)
     (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return found
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, line: str) -> list[int]:
+    """Of a text. One that begins with BOS gets no second one, as a server's rendered chats; transformers adds it."""
+    ids: list[int] = tokenizer(line)["input_ids"]
+    bos = tokenizer.bos_token
+    return ids[1:] if bos and line.startswith(bos) and ids[:2] == [tokenizer.bos_token_id] * 2 else ids
 
 
 def _greedy(model: PreTrainedModel, ids: list[int], count: int) -> list[int]:
