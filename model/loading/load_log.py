@@ -82,7 +82,8 @@ def _type_changes(filled: Iterable[tuple[Slot, Iterable[StoredMatrix]]]) -> str:
                 names[change].add(tensor.name.partition("[")[0])  # experts of a layer are one tensor there
                 stored[change] += tensor.stop - tensor.start
             in_memory[change] += size * math.prod(matrix.shape) // numbers
-    return "; ".join(
-        f"{len(names[of, form])} tensor{'s' if len(names[of, form]) > 1 else ''} {of} → {form} ({stored[of, form] / 1e6:.1f} → {in_memory[of, form] / 1e6:.1f} MB)"
-        for (of, form), _ in in_memory.most_common()
-    )
+    told = []
+    for (of, form), size in in_memory.most_common():
+        count, before = len(names[of, form]), stored[of, form]
+        told.append(f"{count} tensor{'s'[: count > 1]} {of} → {form} ({before / 1e6:.1f} → {size / 1e6:.1f} MB)")
+    return "; ".join(told)

@@ -30,6 +30,7 @@ from tests.real.lines import drawn_lines
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 PAGE: Final = HERE / "page.txt"
+"""The beginning of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in the public domain."""
 NUM_TOKENS, NUM_LINES = 40, 1000
 MAX_DIFFERENCE: Final = 1e-3
 """Of a prompt token's log-probability from transformers'. Both compute in float32; the weights have the same bits."""

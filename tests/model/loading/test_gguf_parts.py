@@ -34,8 +34,8 @@ def test_all_parts_are_one_model(parts: list[Path]) -> None:
 def test_a_split_file_on_two_devices(tmp_path: Path) -> None:
     """Each device has 48 inputs of the projection down, of groups of 32, which are cut in halves."""
     path = make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)
-    kinds = {"down_proj": "Q5_0", "o_proj": "IQ4_NL"}
-    file = as_gguf(path, "qwen3", lambda name: kinds.get(name.split(".")[-2], "Q4_1"), num_parts=3)
+    kinds = {"embed_tokens": "Q4_1", "q_proj": "Q4_1", "k_proj": "Q4_1", "v_proj": "Q4_1", "o_proj": "IQ4_NL"}
+    file = as_gguf(path, "qwen3", lambda name: kinds.get(name.split(".")[-2], "Q5_0"), num_parts=3)
     one, two = call_with_devices("tests.model.loading.test_formats", "wide_logits", str(file), [1, 2])
     assert np.std(one) > 0.1
     np.testing.assert_allclose(two, one, atol=2e-5, rtol=0)

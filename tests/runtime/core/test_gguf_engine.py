@@ -43,7 +43,7 @@ def tokens_over(path: str, tp_size: int) -> list[list[int]]:
 
 @pytest.mark.slow  # tests/model/loading/test_gguf_parts.py has its logits
 def test_a_split_file_over_two_devices(tmp_path: Path) -> None:
-    """Each device has 48 inputs of the projection down: its groups of 32 are cut in halves."""
+    """Each device has 48 inputs of the projection down: they are padded to two groups of 32."""
     sizes = {"hidden_size": 256, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
     path = make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, head_dim=64, **sizes)
     kinds = {"down_proj": "Q5_0", "o_proj": "IQ4_NL"}
