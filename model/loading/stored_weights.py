@@ -8,10 +8,9 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
-import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import jax
@@ -22,11 +21,10 @@ from jax.sharding import Mesh
 from palladio.model.config import ModelConfig
 from palladio.model.errors import CheckpointError
 from palladio.model.formats.stored_format import StoredMatrix
-from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.gguf.gguf_model import projectors_beside
 from palladio.model.loading.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.coverage import covers
+from palladio.model.loading.load_log import OTHER_PARTS, draft_layers, log_load
 from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
 from palladio.model.loading.safetensors_file import Array, StoredTensor
 from palladio.model.loading.stored_matrices import (
@@ -51,12 +49,9 @@ CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
 _PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
-_OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
-
-logger = logging.getLogger(__name__)
 
 
 _Bounds = tuple[tuple[int | None, int | None], ...]
@@ -88,9 +83,13 @@ def stored_arrays(
         CheckpointError: the files do not hold exactly what the config promises.
     """
     with Checkpoint(path) as checkpoint:
+        plan, slots = _plan(path, layout, parameters, checkpoint), parameters.slots
+        if only is None or next(iter(plan)) in only:  # once of a conversion, which wants some at a time
+            matrices = ((slots[name], [source.matrix for source in sources]) for name, sources in plan.items())
+            log_load(path, layout.stored, checkpoint, by_name(checkpoint), matrices)
         readers = [
-            _Reader(checkpoint, sources, parameters.slots[name], mesh)
-            for name, sources in _plan(path, layout, parameters, checkpoint).items()
+            _Reader(checkpoint, sources, slots[name], mesh)
+            for name, sources in plan.items()
             if only is None or name in only
         ]
         with concurrent.futures.ThreadPoolExecutor(READERS, thread_name_prefix="load") as pool:
@@ -244,9 +243,8 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     family, left = find_family(config.architecture), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
-    _warn_of_other_parts(path, checkpoint)
-    left = _without_draft_layers(path, config, left)
-    left = with_plain_names(left)
+    drafts = draft_layers(config)
+    left = with_plain_names({name: tensor for name, tensor in left.items() if not name.startswith(drafts)})
     if not any(name.endswith(".attention.key_scale") for name in parameters.slots):
         left = without_scales(left)
     storage: ExpertStorage = "stacked" if any(_STACKED in name for name in left) else "split"
@@ -353,41 +351,9 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     for name, tensor in tensors.items():
         if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
             named[f"model.{name.removeprefix(prefix)}"] = tensor
-        elif not _OTHER_PARTS.match(name):
+        elif not OTHER_PARTS.match(name):
             named[name.removeprefix("language_model.")] = tensor
     return named
-
-
-def _warn_of_other_parts(path: Path, checkpoint: Checkpoint) -> None:
-    parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := _OTHER_PARTS.match(name)))
-    ignored = ", ".join(f"{count} of {part}" for part, count in sorted(parts.items()))
-    if is_gguf(path):
-        ignored = ", ".join(f"those of {file.name}" for file in projectors_beside(path))
-    if ignored:
-        logger.warning(
-            "%s: the model is served for text only; images are not supported. Ignored tensors: %s", path, ignored
-        )
-
-
-def _without_draft_layers(
-    path: Path, config: ModelConfig, tensors: Mapping[str, StoredTensor]
-) -> dict[str, StoredTensor]:
-    """Without the layers that predict tokens further ahead."""
-    drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
-    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(_layer_prefixes(drafts))}
-    if len(kept) < len(tensors):
-        logger.info(
-            "%s: layers from %d on predict tokens further ahead (num_nextn_predict_layers); they are not used. Ignored "
-            "tensors: %d",
-            path,
-            config.num_layers,
-            len(tensors) - len(kept),
-        )
-    return kept
-
-
-def _layer_prefixes(layers: Iterable[int]) -> tuple[str, ...]:
-    return tuple(f"model.layers.{layer}." for layer in layers)
 
 
 def _some(names: list[str]) -> str:

@@ -49,11 +49,13 @@ def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
     kinds = _list(values, "token_type", int) if f"{_KEY}token_type" in values else [1] * len(tokens)
     if len(kinds) != len(tokens):
         raise ValueError(f"{_KEY}token_type has {len(kinds)} entries for {len(tokens)} tokens")
-    model = values.get(f"{_KEY}model")
+    model, is_gemma = values.get(f"{_KEY}model"), str(values.get("general.architecture")).startswith("gemma")
+    if model == "llama" and is_gemma:  # runs of spaces are written as such, also those that are added tokens
+        tokens = [SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
     if model == "gpt2":
         tokenizer, adds_bos = _byte_level(values, tokens)
     elif model == "llama":
-        tokenizer, adds_bos = _sentencepiece(values, tokens), True
+        tokenizer, adds_bos = _sentencepiece(values, tokens, is_gemma=is_gemma), True
     else:
         raise ValueError(f"{_KEY}model {model!r} is not supported; supported: 'gpt2', 'llama'")
     tokenizer.add_special_tokens(_added(tokens, kinds, _CONTROL, is_special=True))
@@ -82,10 +84,8 @@ def _byte_level(values: Mapping[str, Any], tokens: Sequence[str]) -> tuple[Token
     return byte_level(vocabulary, merges, split), split.adds_bos
 
 
-def _sentencepiece(values: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
-    is_gemma = str(values.get("general.architecture")).startswith("gemma")
-    if is_gemma:  # spaces are written as such, and scores are not in the order of merges: numbers are
-        tokens = [SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
+def _sentencepiece(values: Mapping[str, Any], tokens: Sequence[str], *, is_gemma: bool) -> Tokenizer:
+    if is_gemma:  # scores are not in the order of merges: numbers are
         scores: Sequence[float] = [-float(number) for number in range(len(tokens))]
     else:
         scores = _list(values, "scores", float)

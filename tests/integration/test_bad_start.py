@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from palladio.runtime.devices.accelerators import Machine
 from tests.integration.serving import LIMITS, build_checkpoint
+from tests.model.gguf_files import as_gguf
 
 
 def start(model_dir: Path | str, *flags: str) -> str:
@@ -85,6 +86,46 @@ def test_damaged_checkpoint(damage, words, tmp_path):
     line = start(directory)
     assert words in line
     assert str(directory) in line
+
+
+def cut_short(files: list[Path]) -> None:
+    os.truncate(files[1], files[1].stat().st_size - 10)
+
+
+def of_a_part_less(files: list[Path]) -> None:
+    files[1].unlink()
+
+
+def whole(files: list[Path]) -> None:
+    assert len(files) == 2
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            whole,
+            ("tensor blk.0.ffn_up.weight in m-0000", "has the GGUF type IQ3_S", "Give a file in one of these"),
+        ),
+        pytest.param(
+            of_a_part_less,
+            ("m-00002-of-00002.gguf missing", "download every part into the same directory"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            cut_short, ("m-00002-of-00002.gguf is truncated: tensor", "Download it again"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_damaged_gguf_files(damage, words, tmp_path):
+    """In a process of its own, as users see it; tests/model/loading/test_gguf.py has more of them."""
+    directory = build_checkpoint(tmp_path, hidden_size=64, intermediate_size=96)
+    other = {"blk.0.ffn_up.weight": ("IQ3_S", (96, 64), bytes(96 * 64))} if damage is whole else {}
+    file = as_gguf(directory, "qwen3", lambda name: "Q4_1", extra=other, num_parts=2)
+    damage(sorted(file.parent.iterdir()))
+    line = start(file, "--tokenizer-path", str(directory))
+    assert all(each in line for each in words), line
 
 
 @pytest.mark.slow  # tests/runtime/text/test_hub.py and tests/runtime/core/test_tensor_parallel.py have the errors

@@ -114,6 +114,17 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Te
     return path
 
 
+def write_parts(folder: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], num_parts: int) -> list[Path]:
+    """As llama-gguf-split writes them: all metadata in the first."""
+    folder.mkdir()
+    files = []
+    for number in range(num_parts):
+        own = {**(metadata if number == 0 else {}), "split.no": number, "split.count": num_parts}
+        path = folder / f"m-{number + 1:05}-of-{num_parts:05}.gguf"
+        files.append(write_gguf(path, own, dict(list(tensors.items())[number::num_parts])))
+    return files
+
+
 def drawn_blocks(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """u8[rows, blocks, bytes]: every bit drawn, but scales of a size that weights have."""
     numbers, size = SIZES[kind]
@@ -172,11 +183,13 @@ def as_gguf(
     kind: Callable[[str], str],
     more: Mapping[str, Any] | None = None,
     extra: Mapping[str, Tensor] | None = None,
+    num_parts: int = 1,
 ) -> Path:
-    """A GGUF file of a checkpoint in `path`, and the same numbers as plain float32 in `path`/wide.
+    """A GGUF file of a checkpoint in `path`, or its first part, and the same numbers as plain float32 in `path`/wide.
 
     Args:
         kind: the type of a matrix, by its name in safetensors. more: metadata. extra: tensors.
+        num_parts: files, in `path`/parts where there are several.
     """
     config = json.loads((path / "config.json").read_text())
     rng, is_gemma = np.random.default_rng(0), architecture.startswith("gemma")
@@ -212,6 +225,7 @@ def as_gguf(
     copy.mkdir()
     write_json(copy / "config.json", config | {"torch_dtype": "float32"})
     write_safetensors(copy / "model.safetensors", wide)
-    return write_gguf(
-        path / "model.gguf", {**metadata_of(config, architecture), **(more or {})}, {**written, **(extra or {})}
-    )
+    metadata, tensors = {**metadata_of(config, architecture), **(more or {})}, {**written, **(extra or {})}
+    if num_parts > 1:
+        return write_parts(path / "parts", metadata, tensors, num_parts)[0]
+    return write_gguf(path / "model.gguf", metadata, tensors)

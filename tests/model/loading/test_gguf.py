@@ -1,7 +1,9 @@
 """GGUF files: config out of metadata, names, blocks that keep their bits, and errors that name tensor and remedy."""
 
+import collections
 import json
 import logging
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
@@ -107,6 +110,44 @@ def test_a_usual_mixture(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     assert_as_transformers(tmp_path / "wide", (config, model))
 
 
+def test_the_log_says_what_each_type_became(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Experts of a layer are one tensor of the file; bytes in the file are those that its own reader finds."""
+    moe = small(tmp_path, "qwen3_moe", num_hidden_layers=1, num_experts=4, moe_intermediate_size=256)
+    own = {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 256}
+    kinds = {"gate": "F32", "down_proj": "Q5_0", "o_proj": "Q5_0", "v_proj": "Q8_0", "embed_tokens": "IQ4_NL"}
+    file = as_gguf(
+        moe,
+        "qwen3moe",
+        lambda name: kinds.get(name.split(".")[-2], "Q4_1"),
+        {f"qwen3moe.{key}": value for key, value in own.items()},
+    )
+    stored: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
+    for tensor in GGUFReader(file).tensors:
+        stored[tensor.tensor_type.name] += int(tensor.n_bytes)
+        counts[tensor.tensor_type.name] += 1
+    with caplog.at_level(logging.INFO):
+        _, model = load(file)
+    (told,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("GGUF: ")]
+    found = re.findall(r"(\d+) tensors? (\w+) → (.*?) \(([\d.]+) → ([\d.]+) MB\)", told)
+    in_file: collections.Counter[str] = collections.Counter()
+    in_memory: collections.Counter[str] = collections.Counter()
+    for count, kind, form, before, after in found:
+        counts[kind] -= int(count)
+        in_file[kind] += round(float(before) * 10)
+        in_memory[form] += round(float(after) * 10)
+    assert set(counts.values()) == {0}
+    for kind, size in stored.items():
+        assert abs(in_file[kind] - size / 1e5) <= 1, kind
+    wanted = weight_bytes(model)
+    assert in_memory.keys() == wanted.keys()
+    for form, size in wanted.items():
+        assert abs(in_memory[form] - size / 1e5) <= 2, form
+    forms = {(kind, form) for _, kind, form, _, _ in found}
+    assert ("Q5_0", KINDS["Q5_0"]) in forms
+    assert {("Q4_1", "float32"), ("Q8_0", "float32")} <= forms, "queries, keys and values differ in type"
+
+
 def test_experts_and_norms_with_one_added(tmp_path: Path) -> None:
     moe = small(tmp_path / "moe", "qwen3_moe", num_experts=4, moe_intermediate_size=256)
     own = {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 256}
@@ -177,7 +218,17 @@ def test_the_config_is_in_the_metadata(tmp_path: Path) -> None:
     assert overridden.max_position_embeddings == 64
 
 
-def test_a_converted_file_keeps_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("down", "usual", "num_parts"), [("Q6_K", "Q4_K", 1), ("Q5_0", "Q4_1", 3), ("IQ4_NL", "IQ4_NL", 1)]
+)
+def test_a_converted_file_keeps_its_bits(
+    down: str,
+    usual: str,
+    num_parts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     save, written = orbax_weights._save, []
 
     def saved(target: Path, arrays: dict[str, jax.Array], axes: Any) -> None:
@@ -185,8 +236,13 @@ def test_a_converted_file_keeps_its_bits(tmp_path: Path, monkeypatch: pytest.Mon
         save(target, arrays, axes)
 
     monkeypatch.setattr(orbax_weights, "_save", saved)
-    file = as_gguf(small(tmp_path / "source"), "llama", lambda name: "Q6_K" if "down" in name else "Q4_K")
-    convert(file, tmp_path / "out")
+    source = small(tmp_path / "source", num_hidden_layers=1)
+    file = as_gguf(source, "llama", lambda name: down if "down" in name else usual, num_parts=num_parts)
+    file.with_name("mmproj.gguf").write_bytes(b"GGUF")
+    with caplog.at_level(logging.INFO):
+        convert(file, tmp_path / "out")
+    for told in (f"tensors {usual} → ", "text only"):
+        assert caplog.text.count(told) == 1, "once, though parameters are read in groups"
     config, _ = read_model_dir(file)
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     found, wanted = (flatten_model(load(path)[1])[1] for path in (tmp_path / "out", file))

@@ -1,46 +1,27 @@
 """GGUF models in several files, and directories that hold one."""
 
-import json
 import logging
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from palladio.model.config import read_model_dir
 from palladio.model.errors import CheckpointError
 from palladio.model.gguf.gguf_model import gguf_in
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import resolve_model_path
+from tests.many_devices import call_with_devices
 from tests.model.driver import load, numbers
-from tests.model.gguf_files import gguf_name, metadata_of, write_gguf
+from tests.model.gguf_files import as_gguf
 from tests.model.loading.test_quantized_weights import assert_equal
 from tests.tiny_model import make_checkpoint
-
-NUM_PARTS = 3
-
-
-def split(folder: Path) -> list[Path]:
-    """Parts of a tiny model, as llama-gguf-split writes them: all metadata in the first."""
-    config = json.loads((folder / "config.json").read_text())
-    tensors = [
-        (gguf_name(name, False), ("F32", values.shape, values.astype("float32").tobytes()))
-        for name, values in load_file(folder / "model.safetensors").items()
-    ]
-    (folder / "parts").mkdir()
-    parts = []
-    for number in range(NUM_PARTS):
-        own = metadata_of(config, "qwen3") if number == 0 else {}
-        metadata: dict[str, Any] = {**own, "split.no": number, "split.count": NUM_PARTS}
-        path = folder / "parts" / f"m-{number + 1:05}-of-{NUM_PARTS:05}.gguf"
-        parts.append(write_gguf(path, metadata, dict(tensors[number::NUM_PARTS])))
-    return parts
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    return split(make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1))
+    first = as_gguf(make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1), "qwen3", lambda _: "F32", num_parts=3)
+    return sorted(first.parent.iterdir())
 
 
 def test_all_parts_are_one_model(parts: list[Path]) -> None:
@@ -48,6 +29,16 @@ def test_all_parts_are_one_model(parts: list[Path]) -> None:
     for given in (parts[0].parent, *parts):
         assert resolve_model_path(str(given)) == parts[0]
     assert_equal(numbers(load(parts[0])[1]), expected)
+
+
+def test_a_split_file_on_two_devices(tmp_path: Path) -> None:
+    """Each device has 48 inputs of the projection down, of groups of 32, which are cut in halves."""
+    path = make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)
+    kinds = {"embed_tokens": "Q4_1", "q_proj": "Q4_1", "k_proj": "Q4_1", "v_proj": "Q4_1", "o_proj": "IQ4_NL"}
+    file = as_gguf(path, "qwen3", lambda name: kinds.get(name.split(".")[-2], "Q5_0"), num_parts=3)
+    one, two = call_with_devices("tests.model.loading.test_formats", "wide_logits", str(file), [1, 2])
+    assert np.std(one) > 0.1
+    np.testing.assert_allclose(two, one, atol=2e-5, rtol=0)
 
 
 def test_a_missing_part_is_named(parts: list[Path]) -> None:

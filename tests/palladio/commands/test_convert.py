@@ -13,9 +13,12 @@ from palladio import Engine
 from palladio.__main__ import main
 from palladio.commands import convert
 from palladio.default_model import default_model_path
+from tests.model.gguf_files import as_gguf
 from tests.model.make_goldens import GOLDENS
 from tests.model.make_goldens import prompts as golden_prompts
+from tests.runtime.text.test_gguf_tokenizer import metadata
 from tests.tiny_model import make_checkpoint
+from tests.tiny_tokenizer import build_tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = golden_prompts()[:2]
@@ -51,6 +54,21 @@ def test_a_converted_model_is_served_as_it_was(tmp_path: Path) -> None:
     assert (again.returncode, "is already a converted checkpoint" in again.stderr) == (2, True)
     same = run(str(source), str(source))
     assert (same.returncode, "is the model directory itself" in same.stderr) == (2, True)
+
+
+@pytest.mark.slow  # tests/model/loading/test_gguf.py has the bits
+def test_a_split_gguf_file_is_converted_once_and_served(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "source", "qwen3", hidden_size=64, intermediate_size=96)
+    kinds = {"down_proj": "Q5_0", "o_proj": "IQ4_NL"}
+    more = metadata(build_tiny_tokenizer(path), model="gpt2", pre="gpt-2", eos_token_id=2)
+    del more["general.architecture"]
+    file = as_gguf(path, "qwen3", lambda name: kinds.get(name.split(".")[-2], "Q4_1"), more, num_parts=3)
+    done = run(str(file.parent), str(tmp_path / "out"), "--dtype", "float32")
+    assert done.returncode == 0, done.stderr
+    assert "tensors Q4_1 → " in done.stderr
+    expected = tokens(path / "wide", tmp_path / "xla")
+    assert tokens(tmp_path / "out", tmp_path / "xla") == expected
+    assert tokens(file, tmp_path / "xla") == expected
 
 
 def test_a_name_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import CHIPS, SLICES, find_slice
+from tests.model.gguf_files import as_gguf
 from tests.tiny_model import make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -243,6 +244,20 @@ def test_a_converted_checkpoint_has_the_bits_that_it_was_converted_to(tmp_path: 
     code, out, _ = run("--model-path", str(tmp_path / "out"), "--topology", "v5e-1")
     assert code == 0
     assert "int8 W8A16" in out.splitlines()[0]
+
+
+@pytest.mark.parametrize("topology", ["v5e-1", pytest.param("v5e-4", marks=pytest.mark.slow)])
+def test_a_split_gguf_file_has_the_bits_that_its_types_become(topology: str, tmp_path: Path, run: Run) -> None:
+    path = make_checkpoint(tmp_path / "source", "qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)
+    file = as_gguf(path, "qwen3", lambda name: "Q5_0" if "down_proj" in name else "Q4_1", num_parts=2)
+    for given in (file, file.parent):
+        code, out, errors = run("--model-path", str(given), "--topology", topology)
+        assert (code, errors) == (0, "")
+        assert "int4 W4A16, a scale per 32 inputs and float32 zero points" in out.splitlines()[0]
+    file.with_name("m-00002-of-00002.gguf").unlink()
+    code, out, errors = run("--model-path", str(file), "--topology", topology)
+    assert (code, out) == (2, "")
+    assert "is one of 2 parts, and m-00002-of-00002.gguf missing: download every part" in errors
 
 
 def test_a_table_of_all_and_one_in_detail(tmp_path: Path, run: Run) -> None:

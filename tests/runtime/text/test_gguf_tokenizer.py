@@ -62,6 +62,23 @@ def test_sentencepiece(tmp_path: Path) -> None:
     assert_alike(Tokenizer.load(path), Tokenizer.load(tmp_path))
 
 
+def test_runs_of_spaces_of_gemma_are_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    """They are user-defined, and written as spaces, where the vocabulary has ▁."""
+    build_tiny_sentencepiece(tmp_path)
+    found = metadata(tmp_path, model="llama", merges=None, bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    tokens, kinds = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
+    number = len(tokens)
+    more = {"tokens": [*tokens, "  ", "   "], "token_type": [*kinds, 4, 4], "scores": [0.0] * (number + 2)}
+    own = {"general.architecture": "gemma3", **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
+    tokenizer = Tokenizer.load(write_gguf(tmp_path / "model.gguf", found | own, {}))
+    assert tokenizer.vocab_size == number + 2
+    for text, expected in (("a  ", number), ("a   ", number + 1)):
+        ids = tokenizer.encode(text)
+        assert expected in ids
+        assert max(ids) < number + 2
+        assert tokenizer.decode(ids, True) == text
+
+
 @pytest.mark.parametrize("name", ["llama-bpe", "qwen2", "tekken", "smollm", "gpt-2"])
 def test_text_is_cut_as_transformers_cuts_it(name: str, tmp_path: Path) -> None:
     """By its own reader of GGUF, where it knows the kind."""
