@@ -102,10 +102,10 @@ class Row:
 
 
 ROWS: Final = (
-    Row("the file's own bits"),
+    Row("the file's own bits", ("--quantization", "gguf")),
     Row("`--quantization dequantize`", ("--quantization", "dequantize")),
-    Row("own bits, `--kv-cache-dtype int8`", ("--kv-cache-dtype", "int8")),
-    Row("own bits, `--kv-cache-dtype fp8_e4m3`", ("--kv-cache-dtype", "fp8_e4m3")),
+    Row("own bits, `--kv-cache-dtype int8`", ("--quantization", "gguf", "--kv-cache-dtype", "int8")),
+    Row("own bits, `--kv-cache-dtype fp8_e4m3`", ("--quantization", "gguf", "--kv-cache-dtype", "fp8_e4m3")),
     Row("float32 directory, `--quantization int8`", ("--quantization", "int8"), is_plain=True),
     Row("float32 directory, `--quantization fp8`", ("--quantization", "fp8"), is_plain=True),
     Row("float32 directory, `--quantization int4`", ("--quantization", "int4"), is_plain=True),

@@ -38,7 +38,8 @@ def test_a_gguf_file_is_served(tmp_path: Path) -> None:
 
 
 def tokens_over(path: str, tp_size: int) -> list[list[int]]:
-    return tokens(Path(path), tp_size=tp_size, skip_tokenizer_init=True, compilation_cache_dir="")
+    flags: dict[str, Any] = {"quantization": "gguf", "skip_tokenizer_init": True, "compilation_cache_dir": ""}
+    return tokens(Path(path), tp_size=tp_size, **flags)
 
 
 @pytest.mark.slow  # tests/model/loading/test_gguf_parts.py has its logits
