@@ -98,8 +98,8 @@ COMMAND_FAULTS = (
     Fault(
         "offline, the hub is said to have failed",
         "runtime/text/hub.py",
-        "    if is_offline():\n",
-        "    if not is_offline() and False:\n",
+        "    if is_offline():\n        return (\n",
+        "    if not is_offline() and False:\n        return (\n",
         HUB,
     ),
     Fault(
