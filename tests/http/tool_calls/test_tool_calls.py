@@ -175,7 +175,7 @@ def test_arguments_come_as_they_are_written(name: str, sample: Sample) -> None:
         ("pythonic", "[get_weather('Paris', 3)]", "", [("get_weather", '{"city": "Paris", "days": 3}')]),
         ("pythonic", "[now(a='it''s', b=\"\"\"x\"y\"\"\", c=(1, 2.5), d={'k': None}, e=true, f=word)]", "",
          [("now", '{"a": "its", "b": "x\\"y", "c": [1, 2.5], "d": {"k": null}, "e": true, "f": "word"}')]),
-        ("pythonic", "[now(a=-1, b='\\ud800')]", "", [("now", '{"a": -1, "b": "?"}')]),
+        ("pythonic", "[now(a=-1, b='\\ud800')]", "", [("now", '{"a": -1, "b": "\ufffd"}')]),
         ("deepseekv3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n{}<｜tool▁call▁end｜>", "", [("now", "{}")]),
         ("kimi_k2", "<|tool_call_begin|>now:3<|tool_call_argument_begin|>{}<|tool_call_end|>", "", [("now", "{}")]),
         ("gpt-oss", "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>", "",
