@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serves = command == "serve"
     options: dict[str, Any] = {}
     if serves:
-        options = {"default_model": True, "early": begin_to_serve(rest) if argv is None else None}
+        options = {"early": begin_to_serve(rest) if argv is None else None}
     elif argv is None:
         end_at_once(INTERRUPTED, TERMINATED)
     run: Any = vars(importlib.import_module(COMMANDS[command].module))[COMMANDS[command].function]

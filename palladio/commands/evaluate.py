@@ -79,7 +79,7 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         _check(args)
         if args.tasks is not None:
-            config = read_command(["--log-level=warning", *flags], environment, default_model=True).engine_config()
+            config = read_command(["--log-level=warning", *flags], environment).engine_config()
             return run_tasks(AsyncEngine(config, ProcessTransport(environment=gpu_memory(environment))), args)
         text = _read(args.perplexity)
         scores = _scores(flags, text, args, environment)
@@ -144,7 +144,7 @@ def _read(path: Path) -> str:
 
 
 def _scores(flags: Sequence[str], text: str, args: argparse.Namespace, environment: Mapping[str, str]) -> Scores:
-    config = read_command(flags, environment, default_model=True).engine_config()
+    config = read_command(flags, environment).engine_config()
     return asyncio.run(_score(config, text, args.window, args.stride, environment))
 
 

@@ -11,7 +11,8 @@ from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
 MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the machine can do it in that time
-LEAST_SHARE: Final = 0.15  # of the time, for programs that no step has asked for, while requests run
+LEAST_SHARE: Final = 0.1  # of the time, for programs that no step has asked for, while requests run
+LATE_SHARE: Final = 0.6  # of it, when they would not be complete in time otherwise
 _IDLE_SECONDS: Final = 0.5  # without a step
 
 _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
@@ -21,7 +22,8 @@ class BuildOrder:
     """Gives the programs that are to be built, one at a time.
 
     Those that the last steps would have taken come first. The others come at once while the engine idles. While
-    requests run, a pause follows each: compilation and steps take the same cores, and Python's lock.
+    requests run, a long pause follows each: compilation and steps take the same cores and Python's lock, and most
+    engines soon idle. What is left takes a larger share of the time when it would not be complete in time otherwise.
 
     Args:
         programs: the set. keys: those to build, in the order in which they are built if no step asks for one.
@@ -59,6 +61,8 @@ class BuildOrder:
     def __iter__(self) -> Iterator[ProgramKey | None]:
         """The next program; None: not yet, ask again soon. Ends when all are there."""
         start, building, pause_end = self._clock(), 0.0, 0.0
+        first = [report.seconds for report in self._programs.built.reports]
+        least = sum(first) / len(first) if first else 0.0  # seconds of a program: the first ones asked for are small
         for number in range(1, len(self._left) + 1):
             while not self._asked and self._clock() < pause_end and self._is_busy():
                 yield None
@@ -68,8 +72,10 @@ class BuildOrder:
             yield key
             now = self._clock()
             building += now - before
-            share = self._share(building / number * len(self._left), MAX_SECONDS - (now - start))
-            pause_end = now + (now - before) * (1 / share - 1)
+            pause = self._pause(
+                now - before, max(building / number, least) * len(self._left), start + MAX_SECONDS - now
+            )
+            pause_end = now + pause
 
     def _take(self) -> ProgramKey:
         """The one that most steps have asked for since the last one; else the next."""
@@ -79,9 +85,14 @@ class BuildOrder:
                 return key
         return next(iter(self._left))
 
-    def _share(self, needed: float, left: float) -> float:
-        """Of the time. Args: needed: seconds for what is not built. left: seconds until all of it should be."""
-        return min(1.0, max(LEAST_SHARE, needed / left)) if left > 0 else 1.0
+    def _pause(self, took: float, needed: float, left: float) -> float:
+        """Seconds until the next program. Args: took: for the last one, in seconds. needed: for all that are not built.
+        left: until all of them should be."""
+        spare = left - needed / LATE_SHARE  # seconds until they need the larger share
+        if spare > 0:
+            return min(spare, took * (1 / LEAST_SHARE - 1))
+        share = min(1.0, max(LATE_SHARE, needed / left)) if left > 0 else 1.0
+        return took * (1 / share - 1)
 
     def _is_busy(self) -> bool:
         return self._clock() - self._last_step < _IDLE_SECONDS

@@ -30,6 +30,7 @@ class Built:
 
     def __init__(self):
         self.programs = {}
+        self.reports = []
 
     def add(self, key, jitted, *args):
         pass
