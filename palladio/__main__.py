@@ -1,9 +1,15 @@
 """`palladio serve …` and its other commands; `python -m palladio` is the same."""
 
+import sys
+
+from palladio.hidden_modules import explain_hidden_modules
+
+if __name__ == "__main__":
+    explain_hidden_modules()
+
 import difflib
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 

@@ -2,6 +2,11 @@
 
 import sys
 
+from palladio.hidden_modules import explain_hidden_modules
+
+if __name__ == "__main__":
+    explain_hidden_modules()
+
 from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
 from palladio.early_start import begin_to_serve
 
