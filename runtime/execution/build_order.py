@@ -12,7 +12,7 @@ from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
 MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the machine can do it in that time
 LEAST_SHARE: Final = 0.1  # of the time, for programs that no step has asked for, while requests run
-LATE_SHARE: Final = 0.6  # of it, when they would not be complete in time otherwise
+LATE_SHARE: Final = 0.75  # of it, when they would not be complete in time otherwise
 _IDLE_SECONDS: Final = 0.5  # without a step
 
 _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
@@ -34,9 +34,11 @@ class BuildOrder:
         self, programs: StepPrograms, keys: Sequence[ProgramKey], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._programs = programs
-        self._left = dict.fromkeys(keys)
+        usual = programs.taken_by("decode", 1, 1, 1, "full") if programs.design.generates else []  # one stream
+        self._left = dict.fromkeys([*(key for key in usual if key in set(keys)), *keys])
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
+        self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind
         self._satisfied: set[_Asked] = set()
         self._last_step = -_IDLE_SECONDS
 
@@ -60,10 +62,8 @@ class BuildOrder:
 
     def __iter__(self) -> Iterator[ProgramKey | None]:
         """The next program; None: not yet, ask again soon. Ends when all are there."""
-        start, building, pause_end = self._clock(), 0.0, 0.0
-        first = [report.seconds for report in self._programs.built.reports]
-        least = sum(first) / len(first) if first else 0.0  # seconds of a program: the first ones asked for are small
-        for number in range(1, len(self._left) + 1):
+        start, pause_end = self._clock(), 0.0
+        while self._left:
             while not self._asked and self._clock() < pause_end and self._is_busy():
                 yield None
             before = self._clock()
@@ -71,11 +71,8 @@ class BuildOrder:
             del self._left[key]
             yield key
             now = self._clock()
-            building += now - before
-            pause = self._pause(
-                now - before, max(building / number, least) * len(self._left), start + MAX_SECONDS - now
-            )
-            pause_end = now + pause
+            self._took.setdefault(key.kind, []).append(now - before)
+            pause_end = now + self._pause(start + MAX_SECONDS - now)
 
     def _take(self) -> ProgramKey:
         """The one that most steps have asked for since the last one; else the next."""
@@ -85,14 +82,23 @@ class BuildOrder:
                 return key
         return next(iter(self._left))
 
-    def _pause(self, took: float, needed: float, left: float) -> float:
-        """Seconds until the next program. Args: took: for the last one, in seconds. needed: for all that are not built.
-        left: until all of them should be."""
+    def _pause(self, left: float) -> float:
+        """Seconds until the next program. Args: left: until all should be there."""
+        expected = self._expected()
+        needed = sum(expected)
+        if not needed:
+            return 0.0
         spare = left - needed / LATE_SHARE  # seconds until they need the larger share
         if spare > 0:
-            return min(spare, took * (1 / LEAST_SHARE - 1))
+            return min(spare, expected[0] * (1 / LEAST_SHARE - 1))
         share = min(1.0, max(LATE_SHARE, needed / left)) if left > 0 else 1.0
-        return took * (1 / share - 1)
+        return expected[0] * (1 / share - 1)
+
+    def _expected(self) -> list[float]:
+        """Seconds for each that is not built, as programs of their kind took; where there was none, as all took."""
+        times = [seconds for group in self._took.values() for seconds in group]
+        usual = {kind: sum(group) / len(group) for kind, group in self._took.items()}
+        return [usual.get(key.kind, sum(times) / len(times)) for key in self._left]
 
     def _is_busy(self) -> bool:
         return self._clock() - self._last_step < _IDLE_SECONDS

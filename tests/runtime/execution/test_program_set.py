@@ -30,7 +30,6 @@ class Built:
 
     def __init__(self):
         self.programs = {}
-        self.reports = []
 
     def add(self, key, jitted, *args):
         pass
