@@ -14,6 +14,8 @@ MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the ma
 LEAST_SHARE: Final = 0.1  # of the time, for programs that no step has asked for, while requests run
 LATE_SHARE: Final = 0.75  # of it, when they would not be complete in time otherwise
 _IDLE_SECONDS: Final = 0.5  # without a step
+_URGENT_SHARE: Final = 0.25  # of the steps since the last program
+_ENOUGH_STEPS: Final = 8  # to know that share
 
 _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
 
@@ -21,9 +23,10 @@ _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, s
 class BuildOrder:
     """Gives the programs that are to be built, one at a time.
 
-    Those that the last steps would have taken come first. The others come at once while the engine idles. While
-    requests run, a long pause follows each: compilation and steps take the same cores and Python's lock, and most
-    engines soon idle. What is left takes a larger share of the time when it would not be complete in time otherwise.
+    Those that the last steps would have taken come first. While the engine idles, or where many of these steps would
+    have taken it, a program comes at once. Else, while requests run, a long pause follows each: compilation and steps
+    take the same cores and Python's lock, and most engines soon idle. What is left takes a larger share of the time
+    when it would not be complete in time otherwise.
 
     Args:
         programs: the set. keys: those to build, in the order in which they are built if no step asks for one.
@@ -39,6 +42,7 @@ class BuildOrder:
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
         self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind
+        self._num_steps = 0  # since the last program was taken, as `_asked`
         self._satisfied: set[_Asked] = set()
         self._last_step = -_IDLE_SECONDS
 
@@ -51,6 +55,7 @@ class BuildOrder:
         if not self._left:
             return False
         self._last_step = self._clock()
+        self._num_steps += 1
         asked = self._size(step, opened)
         if (key := (step.kind, *asked, tier)) in self._satisfied:
             return True
@@ -64,7 +69,7 @@ class BuildOrder:
         """The next program; None: not yet, ask again soon. Ends when all are there."""
         start, pause_end = self._clock(), 0.0
         while self._left:
-            while not self._asked and self._clock() < pause_end and self._is_busy():
+            while self._clock() < pause_end and self._is_busy() and not self._is_urgent():
                 yield None
             before = self._clock()
             key = self._take()
@@ -76,11 +81,16 @@ class BuildOrder:
 
     def _take(self) -> ProgramKey:
         """The one that most steps have asked for since the last one; else the next."""
-        asked, self._asked = self._asked, collections.Counter()
+        asked, self._asked, self._num_steps = self._asked, collections.Counter(), 0
         for key, _ in asked.most_common():
             if key in self._left:
                 return key
         return next(iter(self._left))
+
+    def _is_urgent(self) -> bool:
+        """Whether many of the last steps would have taken a program that is not there."""
+        most = max(self._asked.values(), default=0)
+        return self._num_steps >= _ENOUGH_STEPS and most >= _URGENT_SHARE * self._num_steps
 
     def _pause(self, left: float) -> float:
         """Seconds until the next program. Args: left: until all should be there."""

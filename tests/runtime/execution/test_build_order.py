@@ -99,6 +99,17 @@ def test_what_long_prompts_want_comes_first(machine):
     assert {"forward[bs=64,tok=512]", "score[tok=512]"} <= set(names(built))
 
 
+def test_what_few_steps_want_is_not_built_at_once(machine):
+    machine.run("decode", 1, 8)
+    count = 0
+    for _ in range(10):
+        machine.note("prefill", 1, num_tokens=16)
+        count += len(machine.run("decode", 1, 2))
+    assert count <= 3
+    machine.clock.now += 1  # without requests
+    assert machine.build() is not None
+
+
 def test_while_requests_run_the_rest_has_a_small_share_of_the_time(machine):
     machine.run("decode", 1, 10)
     before = machine.clock.now
