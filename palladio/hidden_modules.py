@@ -29,7 +29,7 @@ def _hiding() -> tuple[str, str] | None:
     """A module of Python's standard library that was imported from the working folder, and its file."""
     folder = os.getcwd()
     for name in sys.stdlib_module_names & sys.modules.keys():
-        file = getattr(sys.modules[name], "__file__", None)
+        file = vars(sys.modules[name]).get("__file__")
         if file is not None and os.path.dirname(os.path.abspath(file)) == folder:
             return name, file
     return None

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

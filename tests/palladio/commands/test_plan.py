@@ -345,7 +345,8 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
 
     code, out, errors = run("--model-path", str(tmp_path), "--dp-size", "3")
     rows = {line.split()[0]: line for line in out.splitlines()[1:-1]}
-    assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8", "h200-4", "h200-8"}
+    gpus = {f"{chip.name}-{count}" for chip in CHIPS.values() if chip.platform == "gpu" for count in (4, 8)}
+    assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8"} | gpus
     assert code == 2
     assert errors.endswith(
         "does not fit on any of them with these flags; others do not match the flags: --dp-size 3 leaves "
