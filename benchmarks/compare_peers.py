@@ -1,6 +1,7 @@
 """Palladio beside llama.cpp and transformers on this CPU: the same checkpoint and load, medians, ratios.
 
     python benchmarks/compare_peers.py [--models tiny 0.5b] [--cores 0,1] [--rounds 3] [--json out.json]
+    python benchmarks/compare_peers.py --models smollm2 gemma3-270m --sides palladio llama-bf16
     python benchmarks/compare_peers.py --sides palladio llama-f32 llama-bf16 -- --num-continuous-decode-steps 4
 
 Sides: palladio with default flags (and --compile full); palladio-flags with those after `--`, if there are any;
@@ -8,6 +9,9 @@ llama-f32, llama-bf16, llama-q8_0: llama.cpp's server, built here for this proce
 llama-cpp-python (peer_builds.py), with and without --kv-unified; transformers-f32, transformers-bf16: `transformers
 serve --continuous-batching`, in the Python that --transformers names. A side that cannot be built or started is left
 out, with the reason.
+
+tiny and 0.5b have random weights; smollm2 and gemma3-270m are the published ones of `make real` (published.py), fetched
+at the first call, the same numbers in bfloat16 for each side. Peak memory is that of a side's processes together.
 
 Each round starts every side once, in another order, and loads it with every workload: one repeat that is not counted,
 then --repeats. The server runs on --cores, the load on the others. A sample during which other programs used more than
@@ -33,9 +37,18 @@ from typing import Any
 
 from checkpoints import make_checkpoint
 from compare_hf import Prompts
-from peer_builds import BuildError, avx2_library, build_llama_server, to_gguf
+from peer_builds import BuildError, avx2_library, build_llama_server, to_gguf, with_dtype
+from published import NAMES as PUBLISHED
+from published import make_published
 from report import report, write
-from server_process import RunningServer, cpu_seconds_of_tree, exit_on_sigterm, provenance, running_server
+from server_process import (
+    RunningServer,
+    cpu_seconds_of_tree,
+    exit_on_sigterm,
+    peak_of_tree,
+    provenance,
+    running_server,
+)
 from serving import WORKLOADS
 
 from palladio.load.client import Target
@@ -108,8 +121,14 @@ def workloads_of(model: str, names: Sequence[str]) -> list[Workload]:
     return [dataclasses.replace(WORKLOADS[name], **changes.get(name, {})) for name in names]
 
 
-def sides_of(args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Workload]) -> Iterator[Side]:
-    """Those that can run here; the reasons of the others go to standard error."""
+def sides_of(
+    args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Workload], published: Path | None = None
+) -> Iterator[Side]:
+    """Those that can run here; the reasons of the others go to standard error.
+
+    Args:
+        published: the GGUF file that the checkpoint was made of.
+    """
     palladio = [sys.executable, "-m", "palladio", "serve", "--model-path", str(checkpoint), "--compile", "full"]
     threads = str(len(args.cores))
     longest = max(workload.prompt_tokens + workload.max_tokens for workload in workloads) + 128
@@ -119,7 +138,10 @@ def sides_of(args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Wor
 
     def llama(dtype: str, bits: int) -> Side:
         build = build_llama_server(args.cache / "peers", jobs=len(args.cores), for_avx2=args.cpu == "avx2")
-        gguf = to_gguf(build, checkpoint, dtype, args.transformers)
+        if published:
+            gguf = with_dtype(build, published, dtype)
+        else:
+            gguf = to_gguf(build, checkpoint, dtype, args.transformers)
         # Its threads, slots and cache for the whole load; the cache of float32 weights in float32, as Palladio's is.
         common = [str(build.server), "--model", str(gguf), "--threads", threads, "--threads-batch", threads]
         common += ["--parallel", str(SLOTS), "--ctx-size", str(SLOTS * longest), "--no-warmup", "--reasoning-format"]
@@ -186,9 +208,18 @@ def measure(server: RunningServer, target: Target, workload: Workload, texts: li
 
 
 def run_side(
-    side: Side, args: argparse.Namespace, prompts: Prompts, model: str, workloads: Sequence[Workload], number: int
+    side: Side,
+    args: argparse.Namespace,
+    prompts: Prompts,
+    target: Target,
+    workloads: Sequence[Workload],
+    number: int,
 ) -> dict[str, Any]:
-    """All workloads on each variant; by workload and variant, the samples."""
+    """All workloads on each variant; by workload and variant, the samples.
+
+    Args:
+        target: without the server's address.
+    """
     found: dict[str, Any] = {}
     for variant, command in side.variants.items():
         start = time.perf_counter()
@@ -196,15 +227,16 @@ def run_side(
             with started(command, args.cores, as_avx2=args.cpu == "avx2") as server:
                 assert server.process is not None, "see `started`"
                 found.setdefault("ready_seconds", {})[variant] = round(time.perf_counter() - start, 1)
-                target = Target(f"{server.url}/v1", model, "chat", dict(side.extra))
+                there = dataclasses.replace(target, base_url=f"{server.url}/v1", extra=dict(side.extra))
                 for workload in workloads:
                     samples = found.setdefault(workload.name, {}).setdefault(variant, [])
                     for repeat in range(args.repeats + 1):
                         texts = prompts.texts(workload, number * (args.repeats + 1) + repeat)
-                        sample = measure(server, target, workload, texts, args.others)
+                        sample = measure(server, there, workload, texts, args.others)
                         if repeat:
                             samples.append(dataclasses.asdict(sample))
                             print(f"  {side.name} {variant} {workload.name}: {sample}", file=sys.stderr, flush=True)
+                found.setdefault("peak_gb", {})[variant] = round(peak_of_tree(server.process.pid) / 1e9, 2)
         except BuildError as error:
             found.setdefault("errors", []).append(str(error))
             print(f"{side.name} {variant}: {error}", file=sys.stderr, flush=True)
@@ -241,6 +273,10 @@ def summarize(sides: Sequence[Side], rounds: Mapping[str, Sequence[Any]], names:
                 if best and own:
                     row[f"{ours} / best of {title}"] = round(own / best, 2)
         table[name] = row
+    memory = {
+        side.name: [peak for one in rounds[side.name] for peak in one.get("peak_gb", {}).values()] for side in sides
+    }
+    table["peak GB"] = {name: max(peaks) for name, peaks in memory.items() if peaks}
     return table
 
 
@@ -263,7 +299,7 @@ def show(model: str, table: Mapping[str, Any]) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=("tiny", "0.5b"), default=("tiny", "0.5b"))
+    parser.add_argument("--models", nargs="+", choices=("tiny", "0.5b", *PUBLISHED), default=("tiny", "0.5b"))
     parser.add_argument("--sides", nargs="+", help="default: all that can run here")
     names = ("single", "small", "many", "prefix", "long")
     parser.add_argument("--workloads", nargs="+", choices=names, default=names)
@@ -293,14 +329,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures: dict[str, Any] = provenance() | {"cpu_features": features, "cores": args.cores, "models": {}}
     print(f"CPU features: {' '.join(figures['cpu_features'])}", file=sys.stderr)
     for model in args.models:
-        checkpoint = make_checkpoint(model, args.cache)
+        if model in PUBLISHED:
+            checkpoint, file = make_published(model, args.cache, args.transformers)
+        else:
+            checkpoint, file = make_checkpoint(model, args.cache), None
         workloads = workloads_of(model, args.workloads)
-        sides, prompts = list(sides_of(args, checkpoint, workloads)), Prompts(str(checkpoint))
+        sides, prompts = list(sides_of(args, checkpoint, workloads, file)), Prompts(str(checkpoint))
+        # Not each published file has a chat template.
+        target = Target("", str(checkpoint), "completions" if file else "chat")
         rounds: dict[str, list[Any]] = {side.name: [] for side in sides}
         for number in range(args.rounds):
             turn = number % len(sides)
             for side in [*sides[turn:], *sides[:turn]]:
-                rounds[side.name].append(run_side(side, args, prompts, str(checkpoint), workloads, number))
+                rounds[side.name].append(run_side(side, args, prompts, target, workloads, number))
                 table = summarize(sides, rounds, args.workloads)
                 figures["models"][model] = {"table": table, "rounds": rounds}
                 write(figures, args.json)

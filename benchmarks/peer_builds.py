@@ -39,10 +39,11 @@ class BuildError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class LlamaBuild:
-    """Attributes: source: llama.cpp's folder. server: its program."""
+    """Attributes: source: llama.cpp's folder. server, quantize: its programs."""
 
     source: Path
     server: Path
+    quantize: Path
 
 
 def build_llama_server(cache: Path, *, jobs: int, for_avx2: bool = False) -> LlamaBuild:
@@ -56,8 +57,8 @@ def build_llama_server(cache: Path, *, jobs: int, for_avx2: bool = False) -> Lla
     """
     folder = cache / f"llama-cpp-python-{VERSION}"
     target = folder / ("build-avx2" if for_avx2 else "build")
-    build = LlamaBuild(folder / "source", target / "bin" / "llama-server")
-    if build.server.is_file():
+    build = LlamaBuild(folder / "source", target / "bin" / "llama-server", target / "bin" / "llama-quantize")
+    if build.server.is_file() and build.quantize.is_file():
         return build
     missing = [name for name in ("cmake", "c++") if shutil.which(name) is None]
     if missing:
@@ -68,7 +69,7 @@ def build_llama_server(cache: Path, *, jobs: int, for_avx2: bool = False) -> Lla
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     flags = [f"-D{setting}" for setting in (*SETTINGS, *(AVX2 if for_avx2 else NATIVE))]
     _run(["cmake", "-S", str(build.source), "-B", str(target), *generator, *flags])
-    _run(["nice", "cmake", "--build", str(target), "--target", "llama-server", "-j", str(jobs)])
+    _run(["nice", "cmake", "--build", str(target), "--target", "llama-server", "llama-quantize", "-j", str(jobs)])
     return build
 
 
@@ -100,6 +101,23 @@ def to_gguf(build: LlamaBuild, checkpoint: Path, dtype: str, python: str) -> Pat
         draft = out.with_suffix(".part")
         words = [str(build.source), str(checkpoint), "--outfile", str(draft), "--outtype", dtype]
         _run([python, "-c", CONVERT, *words])
+        draft.replace(out)
+    return out
+
+
+def with_dtype(build: LlamaBuild, file: Path, dtype: str) -> Path:
+    """A published GGUF file with its weights in another type, beside the build; converted at the first call.
+
+    Args:
+        dtype: f32, bf16 or q8_0.
+
+    Raises:
+        BuildError: the conversion failed.
+    """
+    out = build.server.parents[2] / f"{file.stem}-{dtype}.gguf"
+    if not out.is_file():
+        draft = out.with_suffix(".part")
+        _run([str(build.quantize), "--allow-requantize", str(file), str(draft), dtype.upper()])
         draft.replace(out)
     return out
 

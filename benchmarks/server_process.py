@@ -149,6 +149,11 @@ def usage_of_tree(pid: int) -> Usage:
     return sum(map(_usage_of, _tree_of(pid)), Usage())
 
 
+def peak_of_tree(pid: int) -> int:
+    """Bytes of resident memory that a process and its descendants had at most, each at its own moment. Linux only."""
+    return sum(map(_peak_of, _tree_of(pid)))
+
+
 def cpu_seconds_of_tree(pid: int) -> float:
     """CPU time of a process and all of its descendants, those that have ended included. Linux only."""
     return sum(_cpu_seconds_of(member) for member in _tree_of(pid))
@@ -217,6 +222,14 @@ def _usage_of(pid: int) -> Usage:
     except OSError:  # it has ended
         return Usage()
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), files, threads, int(shares[0]) << 10 if shares else 0)
+
+
+def _peak_of(pid: int) -> int:
+    """0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/status").read_text().partition("\nVmHWM:")[2].split()[0]) << 10
+    except (OSError, IndexError):
+        return 0
 
 
 def provenance() -> dict[str, Any]:

@@ -1,9 +1,15 @@
 """`palladio serve …` and its other commands; `python -m palladio` is the same."""
 
+import sys
+
+from palladio.hidden_modules import explain_hidden_modules
+
+if __name__ == "__main__":
+    explain_hidden_modules()
+
 import difflib
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serves = command == "serve"
     options: dict[str, Any] = {}
     if serves:
-        options = {"default_model": True, "early": begin_to_serve(rest) if argv is None else None}
+        options = {"early": begin_to_serve(rest) if argv is None else None}
     elif argv is None:
         end_at_once(INTERRUPTED, TERMINATED)
     run: Any = vars(importlib.import_module(COMMANDS[command].module))[COMMANDS[command].function]

@@ -2,6 +2,11 @@
 
 import sys
 
+from palladio.hidden_modules import explain_hidden_modules
+
+if __name__ == "__main__":
+    explain_hidden_modules()
+
 from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
 from palladio.early_start import begin_to_serve
 
@@ -28,6 +33,7 @@ from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
+from palladio.runtime.text.local_path import local_path
 from palladio.runtime.text.servable_config import glance_at
 from palladio.server_args import ServerArgs, names_model, parse_server_args
 from palladio.worker_host import WorkerHostRequest, become_worker_host
@@ -44,24 +50,22 @@ def launch(
     argv: Sequence[str],
     environment: Mapping[str, str],
     *,
-    default_model: bool = False,
     early: EarlyEngine | None = None,
 ) -> int:
     """Serves what a command line asks for.
 
     Args:
-        argv: flags.
+        argv: flags; without --model-path, the embedded model is served.
         environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
             `find_hosts` says which variables tell of other hosts.
-        default_model: without --model-path, serve the embedded model instead of failing.
         early: an engine's process that has been started; it has ended when this returns.
 
     Returns:
         The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
     """
     try:
-        args = read_command(argv, environment, default_model=default_model)
+        args = read_command(argv, environment)
         config = args.engine_config()
         glance_at(Path(config.source.model_path).expanduser(), config.source.json_model_override_args)
         if config.parallel.node_rank:
@@ -83,19 +87,27 @@ def launch(
             early.close()
 
 
-def read_command(argv: Sequence[str], environment: Mapping[str, str], *, default_model: bool) -> ServerArgs:
+def read_command(argv: Sequence[str], environment: Mapping[str, str]) -> ServerArgs:
     """What a command line asks for, with nothing left to chance; sets up the log and says what it understood.
 
     Args:
-        default_model: without --model-path, it is about the embedded model.
+        argv: flags; without --model-path, they are of the embedded model.
 
     Raises:
-        ConfigError: a flag is wrong.
+        ConfigError: a flag is wrong, or names a directory that is not there.
     """
-    if default_model and not names_model(argv):
-        argv = [*_default_model_flags(), *argv]  # the last of two wins: the user's
-    command = parse_server_args(argv)
+    is_named = names_model(argv)
+    command = parse_server_args(argv if is_named else [*_default_model_flags(), *argv])  # the last of two wins
     args = _settle(command.args, environment)
+    for path, flag in ((args.source.model_path, "--model-path"), (args.source.tokenizer_path, "--tokenizer-path")):
+        if path is not None and not Path(path).expanduser().is_file():  # readers of files say what is wrong with one
+            local_path(path, flag)
+    if not is_named:
+        print(
+            f"No --model-path given: serving the embedded default model ({default_model_path()}), which needs no "
+            f"download.\n{larger_model_hint('serve')}",
+            file=sys.stderr,
+        )
     configure_logging(args.http.log_level, args.observability.log_format)
     logger.info("server_args=%s", args.describe())
     for warning in command.warnings:
@@ -127,13 +139,7 @@ def run_worker(work: Callable[[], None]) -> int:
 
 
 def _default_model_flags() -> list[str]:
-    path = default_model_path()
-    print(
-        f"No --model-path given: serving the embedded default model ({path}), which needs no download.\n"
-        f"{larger_model_hint('serve')}",
-        file=sys.stderr,
-    )
-    return ["--model-path", str(path), "--served-model-name", DEFAULT_MODEL_NAME]
+    return ["--model-path", str(default_model_path()), "--served-model-name", DEFAULT_MODEL_NAME]
 
 
 def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:

@@ -17,7 +17,16 @@ def peers(monkeypatch: pytest.MonkeyPatch):
     """The script as a module, beside those that it imports."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("compare_peers")
-    for name in ("compare_peers", "compare_hf", "peer_builds", "checkpoints", "serving", "server_process", "report"):
+    for name in (
+        "compare_peers",
+        "compare_hf",
+        "peer_builds",
+        "published",
+        "checkpoints",
+        "serving",
+        "server_process",
+        "report",
+    ):
         sys.modules.pop(name, None)
 
 
@@ -34,14 +43,16 @@ def test_medians_are_of_the_best_variant_and_leave_refused_samples_out(peers):
     ]
     rounds = {
         "palladio": [
-            {"single": {"": [sample(90), sample(110)]}},
-            {"single": {"": [sample(100), sample(900, "noise")]}},
+            {"single": {"": [sample(90), sample(110)]}, "peak_gb": {"": 2.5}},
+            {"single": {"": [sample(100), sample(900, "noise")]}, "peak_gb": {"": 3.0}},
         ],
         "llama-f32": [{"single": {"split": [sample(40), sample(60)], "unified": [sample(80)]}}],
         "transformers-bf16": [{"single": {"": [sample(700, "other programs used 2.0 cores")]}}, {"errors": ["late"]}],
         "llama-q8_0": [{"single": {"split": [sample(200)]}}],
     }
-    row = peers.summarize(sides, rounds, ["single"])["single"]
+    table = peers.summarize(sides, rounds, ["single"])
+    row = table["single"]
+    assert table["peak GB"] == {"palladio": 3.0}
     assert row["palladio"] == {"tokens_per_second": 100, "samples": 3, "refused": 1}
     assert row["llama-f32"] == {"tokens_per_second": 80, "samples": 1, "refused": 0}
     assert row["transformers-bf16"] == {"tokens_per_second": None, "samples": 0, "refused": 1}

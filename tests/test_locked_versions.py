@@ -88,7 +88,7 @@ def test_only_what_users_install_is_free(name):
             '--constraint "$locked" --build-constraint "$locked" "$@" && exit',
         ],
         "scripts/lock": ["--quiet uv"],
-        "scripts/real": [  # each of its packages has a version and a hash
+        "scripts/real-packages": [  # each of its packages has a version and a hash
             '--quiet --no-deps --require-hashes --target "$folder.new" --requirement $wanted'
         ],
     }

@@ -63,7 +63,7 @@ def batch(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         work.check(overwrite=paths.overwrite)
         requests = Requests.read(work.file)
-        args = read_command(["--log-level=warning", *flags], environment, default_model=True)
+        args = read_command(["--log-level=warning", *flags], environment)
         ended = asyncio.run(run_batch(work, requests, args, _engine(args, environment)))
     except (OSError, sqlite3.Error) as error:
         return report_error(EngineDeadError(f"{error}; the same command goes on once there is room"))

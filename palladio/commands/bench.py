@@ -27,10 +27,10 @@ from palladio.load.workloads import KINDS, Mix, make_asks
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 
 _HEAD = (
-    f"{'load':>16} {'reqs':>5} {'req/s':>7} {'tokens/s':>9} {'ttft p50':>9} {'ttft p99':>9} {'itl p50':>8} "
-    f"{'itl p99':>8} {'e2e p50':>9} {'fail':>5}   (times in ms)"
+    f"{'load':>16} {'reqs':>5} {'req/s':>7} {'tokens/s':>9} {'ttft p50':>9} {'ttft p99':>9} {'tpot p50':>9} "
+    f"{'itl p50':>8} {'itl p99':>8} {'e2e p50':>9} {'fail':>5}   (times in ms)"
 )
-_COLUMNS = (("ttft_p50", 9), ("ttft_p99", 9), ("itl_p50", 8), ("itl_p99", 8), ("e2e_p50", 9))
+_COLUMNS = (("ttft_p50", 9), ("ttft_p99", 9), ("tpot_p50", 9), ("itl_p50", 8), ("itl_p99", 8), ("e2e_p50", 9))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -38,7 +38,7 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
         parser().print_help()
         return 0
     try:
-        config = read_command(argv, environment, default_model=True).engine_config()
+        config = read_command(argv, environment).engine_config()
     except PalladioError as error:
         return report_error(error)
     own = {**environment, **gpu_memory(environment)}

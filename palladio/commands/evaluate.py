@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from palladio.runtime.process.process_transport import ProcessTransport
 
 USUAL_WINDOW = 2048  # tokens
 TEXT_FLAGS = ("window", "stride", "against")  # of --perplexity only
+_QUIET = "--log-level=warning"  # a line for each step would hide the results; the user's flag wins
 AT_ONCE = 8  # windows that the engine has; it needs no more to be busy
 
 
@@ -79,7 +81,7 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         _check(args)
         if args.tasks is not None:
-            config = read_command(["--log-level=warning", *flags], environment, default_model=True).engine_config()
+            config = read_command([_QUIET, *flags], environment).engine_config()
             return run_tasks(AsyncEngine(config, ProcessTransport(environment=gpu_memory(environment))), args)
         text = _read(args.perplexity)
         scores = _scores(flags, text, args, environment)
@@ -144,7 +146,7 @@ def _read(path: Path) -> str:
 
 
 def _scores(flags: Sequence[str], text: str, args: argparse.Namespace, environment: Mapping[str, str]) -> Scores:
-    config = read_command(flags, environment, default_model=True).engine_config()
+    config = read_command([_QUIET, *flags], environment).engine_config()
     return asyncio.run(_score(config, text, args.window, args.stride, environment))
 
 
@@ -166,6 +168,7 @@ async def _score(
         if len(ids) < 2:
             raise ConfigError(f"--perplexity: the text has {len(ids)} tokens; at least 2 are needed")
         parts = list(windows(len(ids), *_sizes(size, stride, engine.info.context_length)))
+        print(f"Scoring {len(ids):,} tokens in {len(parts)} windows", file=sys.stderr, flush=True)
         gate = asyncio.Semaphore(AT_ONCE)
         try:
             found = await asyncio.gather(*(_of_window(engine, gate, n, part, ids) for n, part in enumerate(parts)))

@@ -102,7 +102,7 @@ class _Server:
         Raises:
             ConfigError: a flag or the checkpoint is wrong. ClientError: it could not start.
         """
-        display, shown = ProgressDisplay(), time.monotonic()
+        display, shown = ProgressDisplay(say=_say), time.monotonic()
         try:
             while True:
                 if not self.is_alive():
@@ -163,6 +163,10 @@ def _server(flags: Sequence[str], environment: Mapping[str, str], *, keep_log: b
                 kept = Path(tempfile.mkstemp(prefix="palladio-run-", suffix=".log")[1])
                 kept.write_bytes(log.read_bytes())
                 print(f"The server's log: {kept}", file=sys.stderr)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,7 @@ from palladio.launch_server import launch
 def main() -> int:
     """Serves; returns the exit code, as `launch`."""
     threading.Thread(target=_end_with_input, daemon=True).start()
-    return launch(sys.argv[1:], os.environ, default_model=True)
+    return launch(sys.argv[1:], os.environ)
 
 
 def _end_with_input() -> None:

@@ -46,7 +46,7 @@ def read_flags(flags: Sequence[str], environment: Mapping[str, str], parallel: P
         ConfigError: a flag is wrong.
     """
     # No port: then there is no folder for this one's files. All addresses: anyone may reach Serve's proxies.
-    args = read_command(["--host=0.0.0.0", "--port=0", *flags], environment, default_model=False)
+    args = read_command(["--host=0.0.0.0", "--port=0", *flags], environment)
     if parallel is None:
         return args
     parallel = dataclasses.replace(

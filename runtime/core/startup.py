@@ -14,13 +14,14 @@ from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import AttentionSpec
-from palladio.model.loading.load_model import load_model, unrounded, weight_bytes, widenings
+from palladio.model.loading.load_model import load_model
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.installation import find_conflicts
 from palladio.runtime.core.kv_events import open_events
-from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.memory import MemoryPlan
+from palladio.runtime.core.memory_log import Memory, log_loaded
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.state_sizing import describe_snapshots
@@ -47,7 +48,6 @@ from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.window_pages import PageGroups
 from palladio.runtime.telemetry.logs import Activity
-from palladio.runtime.telemetry.process_memory import resident_bytes
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4
@@ -277,8 +277,8 @@ def _cache_scales(design: EnginePlan) -> str:
 
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
     source = design.config.source
-    before, start = _available_gb(), time.perf_counter()
-    logger.info("Load weight begin. avail mem=%.2f GB", before)
+    before, start = Memory.now(), time.perf_counter()
+    logger.info("Load weight begin. avail mem=%.2f GB", before.available)
     model = load_model(
         design.path,
         design.model,
@@ -290,19 +290,7 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         seed=design.seed,
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
     )
-    after = _available_gb()
-    kinds = weight_bytes(model).items()
-    logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
-    for line in (*unrounded(model), *widenings(model, design.dtypes.activations)):
-        logger.info("Weights: %s", line)
-    logger.info(
-        "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, mem usage=%.2f GB, %.1f s.",
-        design.model.architecture,
-        jnp.dtype(design.dtypes.weights).name,
-        after,
-        before - after,
-        time.perf_counter() - start,
-    )
+    log_loaded(model, design.dtypes, design.model.architecture, before, time.perf_counter() - start)
     return model
 
 
@@ -374,11 +362,11 @@ def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
 def _log_pool(design: EnginePlan) -> None:
     half, num_tokens = design.plan.report.kv_cache / 2 / 2**30, design.plan.total_tokens
     logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
-    logger.info("Memory pool end. avail mem=%.2f GB", _available_gb())
+    logger.info("Memory pool end. avail mem=%.2f GB", Memory.now().available)
     if design.device.platform == "cpu":
         logger.info(
             "Resident memory: %.2f GB; the KV cache grows to %.2f GB as requests fill it",
-            resident_bytes() / 2**30,
+            Memory.now().resident,
             2 * half,
         )
 
@@ -392,9 +380,5 @@ def _log_limits(design: EnginePlan) -> None:
         design.config.scheduler.max_prefill_tokens,
         design.limits.total_running,
         design.limits.context_length,
-        _available_gb(),
+        Memory.now().available,
     )
-
-
-def _available_gb() -> float:
-    return DeviceMemory.of(jax.local_devices()[0]).available / 2**30

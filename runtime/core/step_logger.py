@@ -21,6 +21,7 @@ from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.messages import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.telemetry.logs import fields
@@ -47,8 +48,9 @@ def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler
 
 
 class StepLogger(StepObserver):
-    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line; where
-    there are several data-parallel ranks, of each, which the line then begins with."""
+    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line, without
+    the time in which there was no request; where there are several data-parallel ranks, of each, which the line then
+    begins with."""
 
     def __init__(
         self, scheduler: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
@@ -59,6 +61,17 @@ class StepLogger(StepObserver):
             _RankLogger(f"DP{rank} " if has_ranks else "", one, decode_log_interval, uses_cuda_graphs)
             for rank, one in enumerate(scheduler.schedulers)
         ]
+        self._idle_since: float | None = time.perf_counter()
+
+    def after_add(self, request: Request) -> None:
+        if self._idle_since is not None:
+            for log in self._ranks:
+                log.skip(time.perf_counter() - self._idle_since)
+            self._idle_since = None
+
+    def after_step(self, is_idle: bool) -> None:
+        if is_idle and self._idle_since is None:
+            self._idle_since = time.perf_counter()
 
     def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
         for (rank, batch), count in zip(step.planned.parts, num_tokens, strict=True):
@@ -92,6 +105,10 @@ class _RankLogger:
         """What it knows of its rank."""
         counts = {"num_prefill_tokens": self._num_prefill_tokens}
         return dataclasses.replace(stats, last_gen_throughput=self.last_gen_throughput, **counts)
+
+    def skip(self, seconds: float) -> None:
+        """Leaves so much time, in which there was nothing to do, out of the throughput."""
+        self._since += seconds
 
     def log_batch(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
         """Args: num_tokens: of the batch. num_padding: what its bucket has beside them."""

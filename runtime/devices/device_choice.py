@@ -1,7 +1,9 @@
 """Which device an engine runs on, and what is said when that is not the one that was meant."""
 
+import contextlib
 import logging
 import re
+from collections.abc import Iterator
 
 import jax
 
@@ -11,6 +13,7 @@ from palladio.runtime.interface.parallel_config import ParallelConfig
 
 _PLATFORMS, _GPUS, _FLAG = "jax_platforms", "jax_cuda_visible_devices", "--base-gpu-id"
 _BACKEND = re.compile(r"backend '(\w+)'", re.I)
+_UNUSABLE = re.compile(r"Unable to initialize backend '(\w+)'")
 
 logger = logging.getLogger("palladio.engine")
 
@@ -40,7 +43,8 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
     if gpu_ids is not None:
         jax.config.update(_GPUS, ",".join(map(str, gpu_ids)))
     try:
-        device = _first_device(name, wanted, machine)
+        with _quiet_about_others(machine):
+            device = _first_device(name, wanted, machine)
         if gpu_ids is not None:
             _check_gpu(device, gpu_ids)
         elif device.platform == "gpu" and gpus_before == "all":  # else its user has chosen them, by jax's own option
@@ -53,6 +57,23 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
         jax.config.update(_PLATFORMS, before)
         jax.config.update(_GPUS, gpus_before)
     return device
+
+
+@contextlib.contextmanager
+def _quiet_about_others(machine: Machine) -> Iterator[None]:
+    """Keeps jax from saying that it cannot use a kind of accelerator which this machine has not and jax has no package
+    for."""
+
+    def is_worth_saying(record: logging.LogRecord) -> bool:
+        named = _UNUSABLE.search(record.getMessage())
+        return named is None or named[1] in machine.signs or machine.package(named[1]) is not None
+
+    log = logging.getLogger("jax._src.xla_bridge")
+    log.addFilter(is_worth_saying)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_worth_saying)
 
 
 def _check_gpu(device: jax.Device, gpu_ids: range) -> None:

@@ -11,8 +11,11 @@ from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
 
 MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the machine can do it in that time
-LEAST_SHARE: Final = 0.15  # of the time, for programs that no step has asked for, while requests run
+LEAST_SHARE: Final = 0.1  # of the time, for programs that no step has asked for, while requests run
+LATE_SHARE: Final = 0.75  # of it, when they would not be complete in time otherwise
 _IDLE_SECONDS: Final = 0.5  # without a step
+_URGENT_SHARE: Final = 0.25  # of the steps since the last program
+_ENOUGH_STEPS: Final = 8  # to know that share
 
 _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
 
@@ -20,8 +23,10 @@ _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, s
 class BuildOrder:
     """Gives the programs that are to be built, one at a time.
 
-    Those that the last steps would have taken come first. The others come at once while the engine idles. While
-    requests run, a pause follows each: compilation and steps take the same cores, and Python's lock.
+    Those that the last steps would have taken come first. While the engine idles, or where many of these steps would
+    have taken it, a program comes at once. Else, while requests run, a long pause follows each: compilation and steps
+    take the same cores and Python's lock, and most engines soon idle. What is left takes a larger share of the time
+    when it would not be complete in time otherwise.
 
     Args:
         programs: the set. keys: those to build, in the order in which they are built if no step asks for one.
@@ -32,9 +37,12 @@ class BuildOrder:
         self, programs: StepPrograms, keys: Sequence[ProgramKey], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._programs = programs
-        self._left = dict.fromkeys(keys)
+        usual = programs.taken_by("decode", 1, 1, 1, "full") if programs.design.generates else []  # one stream
+        self._left = dict.fromkeys([*(key for key in usual if key in set(keys)), *keys])
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
+        self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind
+        self._num_steps = 0  # since the last program was taken, as `_asked`
         self._satisfied: set[_Asked] = set()
         self._last_step = -_IDLE_SECONDS
 
@@ -47,6 +55,7 @@ class BuildOrder:
         if not self._left:
             return False
         self._last_step = self._clock()
+        self._num_steps += 1
         asked = self._size(step, opened)
         if (key := (step.kind, *asked, tier)) in self._satisfied:
             return True
@@ -58,30 +67,48 @@ class BuildOrder:
 
     def __iter__(self) -> Iterator[ProgramKey | None]:
         """The next program; None: not yet, ask again soon. Ends when all are there."""
-        start, building, pause_end = self._clock(), 0.0, 0.0
-        for number in range(1, len(self._left) + 1):
-            while not self._asked and self._clock() < pause_end and self._is_busy():
+        start, pause_end = self._clock(), 0.0
+        while self._left:
+            while self._clock() < pause_end and self._is_busy() and not self._is_urgent():
                 yield None
             before = self._clock()
             key = self._take()
             del self._left[key]
             yield key
             now = self._clock()
-            building += now - before
-            share = self._share(building / number * len(self._left), MAX_SECONDS - (now - start))
-            pause_end = now + (now - before) * (1 / share - 1)
+            self._took.setdefault(key.kind, []).append(now - before)
+            pause_end = now + self._pause(start + MAX_SECONDS - now)
 
     def _take(self) -> ProgramKey:
         """The one that most steps have asked for since the last one; else the next."""
-        asked, self._asked = self._asked, collections.Counter()
+        asked, self._asked, self._num_steps = self._asked, collections.Counter(), 0
         for key, _ in asked.most_common():
             if key in self._left:
                 return key
         return next(iter(self._left))
 
-    def _share(self, needed: float, left: float) -> float:
-        """Of the time. Args: needed: seconds for what is not built. left: seconds until all of it should be."""
-        return min(1.0, max(LEAST_SHARE, needed / left)) if left > 0 else 1.0
+    def _is_urgent(self) -> bool:
+        """Whether many of the last steps would have taken a program that is not there."""
+        most = max(self._asked.values(), default=0)
+        return self._num_steps >= _ENOUGH_STEPS and most >= _URGENT_SHARE * self._num_steps
+
+    def _pause(self, left: float) -> float:
+        """Seconds until the next program. Args: left: until all should be there."""
+        expected = self._expected()
+        needed = sum(expected)
+        if not needed:
+            return 0.0
+        spare = left - needed / LATE_SHARE  # seconds until they need the larger share
+        if spare > 0:
+            return min(spare, expected[0] * (1 / LEAST_SHARE - 1))
+        share = min(1.0, max(LATE_SHARE, needed / left)) if left > 0 else 1.0
+        return expected[0] * (1 / share - 1)
+
+    def _expected(self) -> list[float]:
+        """Seconds for each that is not built, as programs of their kind took; where there was none, as all took."""
+        times = [seconds for group in self._took.values() for seconds in group]
+        usual = {kind: sum(group) / len(group) for kind, group in self._took.items()}
+        return [usual.get(key.kind, sum(times) / len(times)) for key in self._left]
 
     def _is_busy(self) -> bool:
         return self._clock() - self._last_step < _IDLE_SECONDS

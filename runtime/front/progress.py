@@ -26,11 +26,19 @@ class ProgressDisplay:
 
     Args:
         bar: whether to draw bars; default: if stderr is a terminal.
+        say: takes a line; default: the log.
         clock: seconds.
     """
 
-    def __init__(self, *, bar: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        bar: bool | None = None,
+        say: Callable[[str], None] = logger.info,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._draws = sys.stderr.isatty() if bar is None else bar
+        self._say = say
         self._clock = clock
         self._last: LoadProgress | None = None
         self._bar: tqdm[Any] | None = None
@@ -68,9 +76,10 @@ class ProgressDisplay:
         left = "" if last.eta_seconds is None else f", about {last.eta_seconds:.0f} s left"
         seconds = now - self._phase_start
         if unit == "B":
-            logger.info("%s: %.2f of %.2f GB, %.0f s%s", title, last.done / 1e9, last.total / 1e9, seconds, left)
+            done = f"{last.done / 1e9:.2f} of {last.total / 1e9:.2f} GB"
         else:
-            logger.info("%s: %d/%d %s, %.0f s%s", title, last.done, last.total, unit, seconds, left)
+            done = f"{last.done}/{last.total} {unit}"
+        self._say(f"{title}: {done}, {seconds:.0f} s{left}")
 
     def close(self) -> None:
         """The start is over, well or not."""

@@ -51,7 +51,8 @@ def compile_only_mesh(
     Raises:
         ConfigError: the slice's compiler is not installed, or does not know it.
     """
-    if place.chip.name == "v4":  # without the hardware its devices are half a chip each
+    # Without the hardware a v4's devices are half a chip each, and XLA:GPU needs a description of the device.
+    if place.chip.name == "v4" or (place.chip.platform == "gpu" and place.chip.name != "h200"):
         raise ConfigError(f"--topology {place.name} cannot be compiled for on this machine; omit --compile")
     platform = place.chip.platform
     try:

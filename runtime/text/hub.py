@@ -36,8 +36,8 @@ from palladio.runtime.text.hub_download import (
     find_snapshot,
     hub_endpoint,
     is_offline,
-    nearest,
 )
+from palladio.runtime.text.local_path import local_path, meant, nearest
 from palladio.runtime.text.package_download import IndexUnreachableError, PackageDownload
 from palladio.runtime.text.servable_config import check_folder
 
@@ -163,19 +163,9 @@ class _Wanted:
 
 
 def _resolve(path: str, revision: str | None, download_dir: str | None, told: Told, wanted: _Wanted) -> Path:
-    flag = wanted.flag
-    local = Path(path).expanduser()
-    if local.is_dir():
+    local = local_path(path, wanted.flag, wanted.holds)
+    if local is not None:
         return local
-    if local.is_file():
-        if is_gguf(local):
-            return local
-        raise ConfigError(f"{flag} {path} is a file; give the directory that holds {wanted.holds}, or a GGUF file")
-    refusal = describe_address(path)
-    if refusal is not None:
-        raise ConfigError(f"{flag} {refusal}")
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ConfigError(f"{flag} {path}: no such directory{_meant(local.name, _beside(local))}")
     named = find_named(path)
     if named is not None:
         return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)
@@ -269,14 +259,12 @@ def _not_found(repository: Repository, wanted: _Wanted, error: Exception) -> str
     """What was looked for and where, and the names that may have been meant."""
     path, cache = repository.name, repository.cache
     named = nearest(path, [model.name for model in catalogue()])
-    meant = (
-        f"; did you mean {named[0]}?" if named else _meant(path, cached_names(repository.cache_dir), f" (in {cache})")
-    )
+    hint = f"; did you mean {named[0]}?" if named else meant(path, cached_names(repository.cache_dir), f" (in {cache})")
     if is_offline():
         return (
             f"{wanted.flag} {path} is not a directory here, and the local hub cache {cache} has no {wanted.holds} of "
             f"it{_of(repository)}; HF_HUB_OFFLINE is set, so the hub was not asked: unset it, or run `palladio pull "
-            f"{path}` where the hub can be reached{meant}"
+            f"{path}` where the hub can be reached{hint}"
         )
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, RepositoryNotFoundError):
@@ -286,24 +274,12 @@ def _not_found(repository: Repository, wanted: _Wanted, error: Exception) -> str
     return (
         f"{wanted.flag} {path} is not a directory here, not in the local hub cache {cache}{_of(repository)}, and could "
         f"not be downloaded ({reason}); download it first and give its directory, or check the name, --revision and "
-        f"HF_TOKEN{meant}"
+        f"HF_TOKEN{hint}"
     )
 
 
 def _of(repository: Repository) -> str:
     return f" (--revision {repository.revision})" if repository.revision else ""
-
-
-def _beside(path: Path) -> list[str]:
-    """Directories beside one that is not there."""
-    with contextlib.suppress(OSError):
-        return sorted(folder.name for folder in path.parent.iterdir() if folder.is_dir())
-    return []
-
-
-def _meant(name: str, known: list[str], where: str = "") -> str:
-    close = nearest(name, known)
-    return f"; did you mean {' or '.join(close)}{where}?" if close else ""
 
 
 def read_sampling_defaults(model_dir: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import subprocess
 import sys
@@ -21,8 +20,6 @@ OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match i
 _WORKER = "palladio.runtime.text.hub_worker"
 _END_SECONDS = 2.0  # that the process which downloads has to end
 _INTERVAL = 0.3  # seconds between two looks at what has arrived
-_CLOSE = 0.6  # of names: "Qwen3-8B" and "Qwen/Qwen3-8B"
-_MOST_NAMES = 3
 
 OnProgress = Callable[[LoadProgress], None]
 
@@ -212,16 +209,6 @@ def cached_names(cache_dir: str | None = None) -> list[str]:
         folders = sorted(folder.name for folder in hub_cache(cache_dir).glob("models--*") if folder.is_dir())
         return [name.removeprefix("models--").replace("--", "/") for name in folders]
     return []
-
-
-def nearest(name: str, known: list[str]) -> list[str]:
-    """Those of `known` that somebody who typed `name` may have meant, the likeliest first."""
-    by_lower = {one.lower(): one for one in reversed(known)}
-    by_lower |= {one.rpartition("/")[2].lower(): one for one in reversed(known)}
-    asked = name.lower()
-    close = [*([asked] if asked in by_lower else ()), *difflib.get_close_matches(asked, by_lower, 9, _CLOSE)]
-    close += difflib.get_close_matches(asked.rpartition("/")[2], by_lower, 9, _CLOSE)
-    return list(dict.fromkeys(by_lower[one] for one in close if by_lower[one] != name))[:_MOST_NAMES]
 
 
 def _arguments(repository: Repository) -> dict[str, Any]:

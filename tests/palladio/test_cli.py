@@ -109,9 +109,27 @@ def test_a_short_name_is_what_it_is_served_as(launched, monkeypatch, tmp_path, c
     assert capsys.readouterr().err.startswith("error: cannot read smollm2/config.json ")
 
 
-def test_launch_server_without_a_model_is_an_error(launched, capsys):
-    assert launch_server.main([]) == 2
-    assert capsys.readouterr().err.startswith("error: --model-path is required")
+def test_launch_server_without_a_model_serves_what_serve_does(launched, capsys):
+    assert launch_server.main(["--port", "31001"]) == 0
+    assert launched.config.source.model_path == str(default_model_path())
+    assert launched.http.served_model_name == (DEFAULT_MODEL_NAME,)
+    assert "serving the embedded default model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["/nonexistent"], "error: --model-path /nonexistent: no such directory\n"),
+        (["gs://bucket/model"], "error: --model-path gs://bucket/model is a URL: mount the bucket"),
+        (["m", "--tokenizer-path", "./none"], "error: --tokenizer-path ./none: no such directory\n"),
+        (["--no-such-flag"], "error: unknown flag --no-such-flag (`palladio serve --help` lists all)\n"),
+    ],
+)
+def test_what_can_be_checked_is_checked_before_anything_else_is_said(launched, capsys, caplog, words, error):
+    with caplog.at_level("INFO", logger="palladio"):
+        assert cli.main(["serve", *words]) == 2
+    assert capsys.readouterr().err.startswith(error)
+    assert caplog.messages == []
     assert launched.config is None
 
 
@@ -223,9 +241,9 @@ def test_version_help_and_unknown_commands(capsys):
 
 
 def test_the_processes_lines_look_like_sglangs(tmp_path):
-    """A checkpoint that is not there: the boot line and the warning come out stamped, then one line, no traceback."""
-    missing = tmp_path / "missing"
-    command = [sys.executable, "-m", "palladio.launch_server", "--model-path", str(missing), "--port", "0"]
+    """A model that is not there: the boot line and the warning come out stamped, then one line, no traceback."""
+    missing = "nobody/missing"
+    command = [sys.executable, "-m", "palladio.launch_server", "--model-path", missing, "--port", "0"]
     result = subprocess.run(
         [*command, "--enable-p2p-check"],
         cwd=ROOT,
@@ -241,5 +259,5 @@ def test_the_processes_lines_look_like_sglangs(tmp_path):
     assert re.match(stamp + "WARNING: --enable-p2p-check has no effect here: ", lines[1])
     assert re.match(stamp + r"No --api-key: anyone who can reach --host 127\.0\.0\.1 .*--allowed-hosts", lines[2])
     assert result.returncode != 0
-    assert str(missing) in "\n".join(lines[3:])
+    assert missing in "\n".join(lines[3:])
     assert "Traceback" not in result.stderr

@@ -120,10 +120,11 @@ def test_nginx_fits_the_server() -> None:
     assert int(found["client_max_body_size"].removesuffix("m")) << 20 > HttpConfig().max_file_bytes
     assert int(found["keepalive_timeout"].removesuffix("s")) < KEEP_ALIVE
     assert found["proxy_buffering"] == "off"
-    denied = re.findall(r"location ~ \^/\((.+?)\)\$", settings)[0].split("|")
-    assert {"metrics", "health_generate"} <= {path.removeprefix("/") for path in OPEN_PATHS} & {*denied}
-    aborts = {"abort_request"}  # which clients may do with requests of their own
-    assert {path.removeprefix("/") for path in CONTROL_PATHS} - aborts <= {*denied}
+    passed = [place for place, body in re.findall(r"location ([^{]+?) \{([^}]*)\}", settings) if "proxy_pass" in body]
+    assert passed == ["/v1/", "= /health"]
+    closed = {*CONTROL_PATHS, *OPEN_PATHS} - {"/health"}
+    assert not [path for path in closed if path.startswith("/v1/")]
+    assert re.search(r"location / \{[^}]*return 404;", settings)
     assert settings.count("{") == settings.count("}")
 
 

@@ -21,7 +21,7 @@ from palladio.runtime.interface.kv_events_config import KVEventsSettings
 from palladio.server_args import parse_server_args
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
-BUILT = ("one-pod", "slice", "pool", "monitoring")
+BUILT = ("one-pod", "keys", "slice", "pool", "monitoring")
 SCHEMAS = "1.34"  # Kubernetes'
 MODELS = {"HTTPRoute": "gateway-api", "ServiceMonitor": "prometheus-operator"}  # kind: package of npm
 NODE_FOLDER = FOLDER.parents[1] / ".venv-deploy"
@@ -30,12 +30,16 @@ OWN_KINDS = {"LeaderWorkerSet", "InferencePool", "HTTPRoute", "ServiceMonitor"} 
 
 @functools.cache
 def objects(name: str) -> dict[str, dict[str, Any]]:
-    """As they are in the files, by kind; patches are left out."""
+    """As they are in the files, by kind, and further ones of a kind by kind and name; patches are left out."""
     kustomization = yaml.safe_load((FOLDER / name / "kustomization.yaml").read_text(encoding="utf-8"))
     paths = [FOLDER / name / path for path in kustomization["resources"]]
     found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
-    assert len({each["kind"] for each in found}) == len(found)
-    return {each["kind"]: each for each in found}
+    by_kind: dict[str, dict[str, Any]] = {}
+    for each in found:
+        kind = each["kind"]
+        by_kind[f"{kind}/{each['metadata']['name']}" if kind in by_kind else kind] = each
+    assert len(by_kind) == len(found)
+    return by_kind
 
 
 def pods() -> dict[str, dict[str, Any]]:
@@ -114,6 +118,70 @@ def test_servers_of_a_pool_publish_their_prefixes_each_under_its_own_address() -
     assert [events.endpoint, events.replay_endpoint] == ports
 
 
+def test_compiled_programs_outlive_pods() -> None:
+    for name, pod, modes in (("one-pod", "server", ["ReadWriteOnce"]), ("slice", "leader", ["ReadWriteMany"])):
+        (volume,) = [one for one in pods()[pod]["spec"]["volumes"] if one["name"] == "cache"]
+        (claim,) = [
+            one
+            for one in objects(name).values()
+            if one["kind"] == "PersistentVolumeClaim"
+            and one["metadata"]["name"] == volume["persistentVolumeClaim"]["claimName"]
+        ]
+        assert claim["spec"]["accessModes"] == modes
+    text = (FOLDER / "pool" / "kustomization.yaml").read_text(encoding="utf-8")
+    (patch,) = [
+        yaml.safe_load(one["patch"])
+        for one in yaml.safe_load(text)["patches"]
+        if one.get("target", {}).get("name") == "palladio-cache"
+    ]
+    assert patch == [{"op": "replace", "path": "/spec/accessModes", "value": ["ReadWriteMany"]}]
+
+
+def test_pods_have_no_more_rights_than_they_need() -> None:
+    file = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
+    (user,) = re.findall(r"^USER (\d+):\1$", file, re.MULTILINE)
+    assert f"useradd --uid {user} " in file
+    server = pods()["server"]["spec"]["securityContext"]
+    assert server["runAsNonRoot"]
+    assert {server[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {int(user)}
+    for pod in pods():
+        assert pods()[pod]["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pods()[pod]["spec"]["automountServiceAccountToken"] is False
+        assert container(pod)["securityContext"]["allowPrivilegeEscalation"] is False
+        assert {"cpu", "memory"} <= container(pod)["resources"]["requests"].keys()
+
+
+def test_network_policies_open_http_and_show_kv_events_to_the_picker_alone() -> None:
+    http = {"ports": [{"port": HttpConfig().port}]}
+    assert objects("one-pod")["NetworkPolicy"]["spec"]["ingress"] == [http]
+    labels = pods()["worker"]["metadata"]["labels"]
+    first, hosts = objects("slice")["NetworkPolicy"]["spec"]["ingress"]
+    assert first == http
+    (peer,) = hosts["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+    pool = yaml.safe_load((FOLDER / "pool" / "network-policy.yaml").read_text(encoding="utf-8"))
+    change = yaml.safe_load((FOLDER / "pool" / "many-servers.yaml").read_text(encoding="utf-8"))
+    (events,) = change["spec"]["template"]["spec"]["containers"]
+    first, picker = pool["spec"]["ingress"]
+    assert first == http
+    assert [port["port"] for port in picker["ports"]] == [port["containerPort"] for port in events["ports"]]
+    assert picker["from"] == [{"podSelector": {"matchLabels": {"app": "palladio-epp"}}}]
+
+
+def test_keys_come_from_a_secret() -> None:
+    patch = yaml.safe_load((FOLDER / "keys" / "with-keys.yaml").read_text(encoding="utf-8"))
+    pod = patch["spec"]["template"]["spec"]
+    (change,) = pod["containers"]
+    args = parse_server_args(change["args"]).args
+    assert args.source.model_path == "/models/my-model"
+    (mount,) = change["volumeMounts"]
+    (volume,) = pod["volumes"]
+    assert mount["name"] == volume["name"]
+    assert args.http.api_key_file == f"{mount['mountPath']}/keys"
+    text = (FOLDER / "keys" / "kustomization.yaml").read_text(encoding="utf-8")
+    assert f"kubectl create secret generic {volume['secret']['secretName']} --from-file=keys" in text
+
+
 def test_all_hosts_of_a_slice_run_the_same_command_on_all_chips() -> None:
     group = objects("slice")["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
     leader, worker = container("leader"), container("worker")
@@ -169,7 +237,7 @@ def test_each_file_has_the_schema_of_its_kind(name: str) -> None:
     """Also where there is no kubectl to apply the patches."""
     validator = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make deploy-check)")
     for kind, each in objects(name).items():
-        if kind not in OWN_KINDS:
+        if kind.partition("/")[0] not in OWN_KINDS:
             validator.validate(each, SCHEMAS, strict=True)
 
 
@@ -238,4 +306,5 @@ def test_kubernetes_takes_them(name: str) -> None:
             volumes = each["spec"]["template"]["spec"]["volumes"]
             assert {"name": "data", "emptyDir": {}} in volumes, "a claim is of one pod"
     assert len(kinds) >= 1
-    assert ("PersistentVolumeClaim" in kinds) == (name == "one-pod")
+    claims = {"one-pod": 2, "keys": 2, "slice": 1, "pool": 1}  # the data of a pool's servers go with them
+    assert kinds.count("PersistentVolumeClaim") == claims.get(name, 0)

@@ -18,12 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Args: request: see `real.Request`."""
     path = Path(request["path"])
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    if request["splits_digits"]:
-        # transformers does not know tokenizer.ggml.pre "smollm" and takes GPT-2's. This is what the published
-        # tokenizer.json has, and what llama.cpp does.
-        published = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-        tokenizer.backend_tokenizer.pre_tokenizer = published
+    tokenizer = read_tokenizer(path, splits_digits=request["splits_digits"])
     found: dict[str, Any] = {"lines": [_ids(tokenizer, line) for line in request["lines"]]}
     if tokenizer.chat_template is not None:
         rendered = tokenizer.apply_chat_template(request["messages"], add_generation_prompt=True, return_dict=True)
@@ -35,14 +30,31 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         found["greedy"] = [_greedy(model, ids, request["num_tokens"]) for ids in prompts]
         found["logprobs"] = [_logprobs(model, ids) for ids in prompts]
         found["page"] = _logprobs(model, tokenizer(request["page"])["input_ids"])
+    write_directory(model, Path(request["plain"]))
+    return found
+
+
+def read_tokenizer(path: Path, *, splits_digits: bool) -> PreTrainedTokenizerBase:
+    """Of a GGUF file. Args: splits_digits: see `real.Model`."""
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    if splits_digits:
+        # transformers does not know tokenizer.ggml.pre "smollm" and takes GPT-2's. This is what the published
+        # tokenizer.json has, and what llama.cpp does.
+        published = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+        tokenizer.backend_tokenizer.pre_tokenizer = published
+    return tokenizer
+
+
+def write_directory(model: PreTrainedModel, out: Path) -> None:
+    """Not save_pretrained, which would write the GGUF file's quantization_config and repack."""
     config = model.config.to_dict()
     config.pop("quantization_config", None)  # the numbers are plain now
     config["architectures"] = [type(model).__name__]
-    out = Path(request["plain"])
     out.mkdir(parents=True)
-    _write(model, out)
+    tied = set(model._tied_weights_keys or ())
+    state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
+    save_file(state, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return found
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, line: str) -> list[int]:
@@ -67,13 +79,6 @@ def _logprobs(model: PreTrainedModel, ids: list[int]) -> list[float]:
     logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
     chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(ids[1:])[:, None])
     return [float(value) for value in chosen[:, 0]]
-
-
-def _write(model: PreTrainedModel, out: Path) -> None:
-    """Not save_pretrained, which would write the GGUF file's quantization_config and repack."""
-    tied = set(model._tied_weights_keys or ())
-    state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
-    save_file(state, out / "model.safetensors", {"format": "pt"})
 
 
 if __name__ == "__main__":

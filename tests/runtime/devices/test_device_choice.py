@@ -121,6 +121,24 @@ def test_a_missing_device_is_an_error_of_the_flag(failing, name, error):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("signs", "packages", "shown"), [({}, JAX, 0), (GPU_HOST, JAX, 0), ({"tpu": "/dev/accel0"}, JAX, 1), ({}, TPU, 1)]
+)
+def test_jax_says_that_it_cannot_use_a_tpu_where_one_is_expected(monkeypatch, caplog, signs, packages, shown):
+    found = jax.local_devices()
+
+    def local_devices():
+        logging.getLogger("jax._src.xla_bridge").info("Unable to initialize backend 'tpu': no libtpu.so")
+        return found
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    with caplog.at_level("INFO"):
+        assert choose_device("auto", machine=Machine(signs, packages)) == found[0]
+        assert len(caplog.messages) == shown
+        logging.getLogger("jax._src.xla_bridge").info("Unable to initialize backend 'tpu': later")
+    assert caplog.messages[-1].endswith("later")
+
+
 class Gpu(NamedTuple):
     """What jax says of one."""
 

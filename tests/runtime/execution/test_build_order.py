@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from palladio.runtime.execution.build_order import LEAST_SHARE, MAX_SECONDS, BuildOrder
+from palladio.runtime.execution.build_order import LATE_SHARE, LEAST_SHARE, MAX_SECONDS, BuildOrder
 from palladio.runtime.execution.program import ProgramKey
 from tests.runtime.execution.test_program_set import BUCKETS, declare, opened_by
 
@@ -74,8 +74,10 @@ def names(built) -> list[str]:
     return [str(key) for _, key in built]
 
 
-def test_an_idle_engine_builds_all_in_its_order_without_a_pause(machine):
-    assert [machine.build() for _ in machine.rest] == machine.rest
+def test_an_idle_engine_builds_all_without_a_pause_the_first_stream_s_programs_first(machine):
+    built = [machine.build() for _ in machine.rest]
+    assert [str(key) for key in built[:2]] == ["forward[bs=1]", "sample[bs=1,full]"]
+    assert built[2:] == [key for key in machine.rest if key not in built[:2]]
     assert machine.build() == "over"
     assert not machine.note("decode", 1)
 
@@ -97,14 +99,44 @@ def test_what_long_prompts_want_comes_first(machine):
     assert {"forward[bs=64,tok=512]", "score[tok=512]"} <= set(names(built))
 
 
-def test_while_requests_run_the_rest_has_a_share_of_the_time(machine):
-    machine.build()
+def test_what_few_steps_want_is_not_built_at_once(machine):
+    machine.run("decode", 1, 8)
+    count = 0
+    for _ in range(10):
+        machine.note("prefill", 1, num_tokens=16)
+        count += len(machine.run("decode", 1, 2))
+    assert count <= 3
+    machine.clock.now += 1  # without requests
+    assert machine.build() is not None
+
+
+def test_while_requests_run_the_rest_has_a_small_share_of_the_time(machine):
     machine.run("decode", 1, 10)
-    assert machine.clock.now - 100 < MAX_SECONDS / 10
     before = machine.clock.now
-    built = machine.run("decode", 1, 60)
-    share = len(built) / (machine.clock.now - before)
-    assert LEAST_SHARE <= share + 0.02 < 0.35
+    built = machine.run("decode", 1, 100)
+    assert len(built) / (machine.clock.now - before) == pytest.approx(LEAST_SHARE, abs=0.02)
+
+
+def test_what_would_be_late_has_a_larger_share(machine):
+    size = 2.0  # seconds of a program
+
+    def built_in(begin: float, end: float) -> float:
+        return sum(size for moment in moments if begin <= moment < end)
+
+    moments, start = [], machine.clock.now
+    while (now := machine.clock.now) < start + MAX_SECONDS:
+        machine.note("decode", 1)
+        key = next(machine.keys, "over")
+        if key == "over":
+            break
+        if key is not None:
+            moments.append(now - start)
+        machine.clock.now += 0.1 if key is None else size
+    assert len(moments) == len(machine.rest)
+    late = MAX_SECONDS - len(machine.rest) * size / LATE_SHARE
+    assert late > 60
+    assert built_in(30, late) / (late - 30) < 2 * LEAST_SHARE
+    assert built_in(late + 30, moments[-1]) / (moments[-1] - late - 30) == pytest.approx(LATE_SHARE, abs=0.1)
 
 
 def test_the_rest_comes_at_once_when_requests_have_ended(machine):

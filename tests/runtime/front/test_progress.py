@@ -94,6 +94,14 @@ def test_a_phase_may_begin_again(clock, lines):
     assert lines.messages == ["Loading weights: 1/2 tensors, 5 s"] * 2
 
 
+def test_a_command_without_a_log_takes_the_lines(clock, lines):
+    taken = []
+    display = ProgressDisplay(bar=False, say=taken.append, clock=clock)
+    display.update(LoadProgress("load", 1, 2))
+    ticks(display, clock, 6)
+    assert (taken, lines.messages) == (["Loading weights: 1/2 tensors, 5 s"], [])
+
+
 def test_a_terminal_of_unknown_size_shows_it_too():
     """As containers and `script` have it: 0 columns, 0 rows."""
     code = (

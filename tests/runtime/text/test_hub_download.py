@@ -16,7 +16,8 @@ from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text import hub_download
 from palladio.runtime.text.hub import pull_model, resolve_model_path, resolve_source
-from palladio.runtime.text.hub_download import Told, nearest
+from palladio.runtime.text.hub_download import Told
+from palladio.runtime.text.local_path import nearest
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
 from tests.tiny_model import tiny_config
 

@@ -1,0 +1,35 @@
+"""Files in the working folder that have the name of a module of Python: with `python -m`, Python imports them in its
+place, and the error that comes of it names neither. Imports nothing that takes time."""
+
+import os
+import sys
+from types import TracebackType
+
+
+def explain_hidden_modules() -> None:
+    """From now on, an exception that nobody handles is one line, if this process has imported such a file."""
+    shown = sys.excepthook
+
+    def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        hiding = _hiding()
+        if hiding is None or not issubclass(kind, Exception):
+            shown(kind, error, trace)
+        else:
+            name, file = hiding
+            print(
+                f"error: {file} hides Python's module {name}, which Palladio needs: rename it, or start from another "
+                f"folder ({kind.__name__}: {error})",
+                file=sys.stderr,
+            )
+
+    sys.excepthook = explain
+
+
+def _hiding() -> tuple[str, str] | None:
+    """A module of Python's standard library that was imported from the working folder, and its file."""
+    folder = os.getcwd()
+    for name in sys.stdlib_module_names & sys.modules.keys():
+        file = vars(sys.modules[name]).get("__file__")
+        if file is not None and os.path.dirname(os.path.abspath(file)) == folder:
+            return name, file
+    return None

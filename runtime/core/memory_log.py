@@ -1,0 +1,56 @@
+"""What loading took, as the log says it."""
+
+import dataclasses
+import logging
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+
+from palladio.model.decoder import CausalLM
+from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
+from palladio.runtime.core.memory import DeviceMemory
+from palladio.runtime.core.sizing import Dtypes
+from palladio.runtime.telemetry.process_memory import resident_bytes
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """Of the first device, in GiB.
+
+    Attributes:
+        available: what a program can still take.
+        resident: of this process, which is what loading takes on a CPU: other programs change what is available there.
+    """
+
+    available: float
+    resident: float
+    is_cpu: bool
+
+    @classmethod
+    def now(cls) -> Self:
+        device = jax.local_devices()[0]
+        return cls(DeviceMemory.of(device).available / 2**30, resident_bytes() / 2**30, device.platform == "cpu")
+
+    def used_since(self, before: "Memory") -> float:
+        return self.resident - before.resident if self.is_cpu else before.available - self.available
+
+
+def log_loaded(model: CausalLM, dtypes: Dtypes, architecture: str, before: Memory, seconds: float) -> None:
+    """Which weights there are, and what they took; a figure that other programs made negative is left out."""
+    after = Memory.now()
+    used = after.used_since(before)
+    kinds = weight_bytes(model).items()
+    logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
+    for line in (*unrounded(model), *widenings(model, dtypes.activations)):
+        logger.info("Weights: %s", line)
+    logger.info(
+        "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, %s%.1f s.",
+        architecture,
+        jnp.dtype(dtypes.weights).name,
+        after.available,
+        f"mem usage={used:.2f} GB, " if used >= 0.005 else "",
+        seconds,
+    )
