@@ -22,10 +22,12 @@ class Tags:
     Attributes:
         opening: comes before a call, or before a list of calls.
         closing: comes after it; "" for none.
+        answer: surround an answer without calls, and are dropped.
     """
 
     opening: str
     closing: str
+    answer: tuple[str, ...] = ()
 
 
 class TaggedJsonParser(JsonCallParser):
@@ -36,8 +38,10 @@ class TaggedJsonParser(JsonCallParser):
         self._tags = tags
 
     def _read(self) -> Step[None]:
-        while (yield from self._find((self._tags.opening,))):
-            if (yield from self._attempt(self._calls())):
+        while found := (yield from self._find((self._tags.opening, *self._tags.answer))):
+            if found in self._tags.answer:
+                self._reader.release()
+            elif (yield from self._attempt(self._calls())):
                 yield from self._reader.space()
                 if self._tags.closing:
                     yield from self._reader.accept(self._tags.closing)
