@@ -1,6 +1,7 @@
 """Reading a call that is written as a JSON object with a name and arguments."""
 
 import dataclasses
+import re
 
 import orjson
 
@@ -11,7 +12,9 @@ from palladio.http.tool_calls.scripted import ScriptedParser
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
-_NOTHING = ("", "null", "[]")  # what models write instead of an object without members
+_NULLS = ("null", "None")
+_NOTHING = ("", "[]", *_NULLS)  # what a string may hold instead of an object without members
+_WORD = re.compile(r"\w+")
 _NEXT_MEMBER = (",", "}")
 _HARMLESS = ("type", "id", "tool_call_id", "call_id", "index")  # of a bare object that may stand before the name
 
@@ -126,14 +129,17 @@ class JsonCallParser(ScriptedParser):
             parts.append("{}")
             return
         character = yield from self._reader.peek()
+        if character == "{":
+            yield from JsonCopy(self._reader, parts.append).value()
+            return
         if character == '"':
             parts.append(_object_in((yield from read_string(self._reader))))
             return
-        yield from JsonCopy(self._reader, parts.append).value()
-        if character != "{":
-            if "".join("".join(parts).split()) not in _NOTHING:
-                raise MalformedCallError
-            parts[:] = ["{}"]
+        if (yield from self._reader.accept("[")):
+            yield from self._reader.expect_after_space("]")
+        elif (yield from self._reader.word(_WORD)) not in _NULLS:
+            raise MalformedCallError
+        parts.append("{}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

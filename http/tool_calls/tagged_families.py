@@ -66,7 +66,7 @@ class ElementTags:
     def ends_of_value(self) -> tuple[str, ...]:
         """What a value ends at where its closing tag is missing."""
         tail = ' name="' if self.has_attributes else ""
-        return (self.parameter + tail, self.function_end, self.function + tail, self.before[0], *self.after)
+        return (self.parameter + tail, self.function_end, self.function + tail, *self.before, *self.after)
 
     def name(self, head: str) -> str:
         """
