@@ -9,35 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palladio.http.tool_calls.base import Function, Functions
+from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.detection import choose_format
-from palladio.http.tool_calls.formats import FORMATS, ToolFormat
+from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.json_text import MAX_DEPTH
 from palladio.http.tool_calls.registry import ALIASES, find_format
 from palladio.http.tool_calls.typed_values import to_json, types_of
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizer import Tokenizer
-from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES, Sample
+from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES, Sample, read
 from tests.properties import examples
 from tests.tiny_tokenizer import build_tiny_tokenizer
-
-Read = tuple[str, list[tuple[str, str]]]  # content, and name and arguments of each call
-
-
-def read(form: ToolFormat, pieces: list[str], functions: Functions = FUNCTIONS, *, parallel: bool = True) -> Read:
-    """Feeds a parser, and checks the order of what it gives."""
-    parser = form.new_parser(functions, parallel=parallel)
-    content, calls = "", []
-    for piece in [*map(parser.feed, pieces), parser.finish()]:
-        content += piece.content
-        for delta in piece.calls:
-            if delta.name is not None:
-                assert (delta.index, delta.arguments) == (len(calls), "")
-                assert delta.id
-                calls.append([delta.name, ""])
-            assert delta.index == len(calls) - 1
-            calls[-1][1] += delta.arguments
-    return content, [(name, arguments) for name, arguments in calls]
 
 
 def cut(text: str, places: list[int]) -> list[str]:
