@@ -119,6 +119,7 @@ def test_values_of_pythonic_calls_may_hold_what_json_has_not(name: str) -> None:
         ("['a']", {"type": "object"}, "\"['a']\""),  # a literal of another type stays what was written
         ("\"['a']\"", {"type": "array"}, '["a"]'),
         ("'[1,]'", {"type": "array"}, "[1]"),
+        ("'a'", {"type": ["string", "null"]}, "\"'a'\""),  # what is a string stays as it is
         ("None", {"type": ["array", "null"]}, "null"),
         ("{1, 2}", {}, '"{1, 2}"'),  # JSON has no sets, no infinity, no bytes
         ("[1e999]", {}, '"[1e999]"'),
@@ -197,6 +198,27 @@ def test_a_value_ends_with_the_text(name: str, marks: Marks, key: str, value: st
 )
 def test_an_opening_mark_may_lack_its_end(name: str, text: str) -> None:
     assert read_cut_everywhere(name, text) == ("", [("f", '{"s": "x"}')])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=s>\nx\n<function=g>\n</function>\n</tool_call>"),
+        ("qwen3_coder", "<function=f>\n<parameter=s>\nx\n</parameter>\n</tool_call>\n<function=g>\n</tool_call>"),
+        ("minimax-m2", '<invoke name="f">\n<parameter name="s">x\n<invoke name="g">\n</minimax:tool_call>'),
+        ("step3", '<steptml:invoke name="f"><steptml:parameter name="s">x<steptml:invoke name="g"><｜tool_call_end｜>'),
+        ("deepseekv32", '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="s">x\n<｜DSML｜invoke name="g">'),
+        ("glm45", "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>x\n<tool_call>g\n</tool_call>"),
+        ("glm47", "<tool_call>f<arg_key>s</arg_key><arg_value>x</arg_value><tool_call>g</tool_call>"),
+    ],
+)
+def test_the_end_of_a_call_may_be_missing(name: str, text: str) -> None:
+    assert read_cut_everywhere(name, text) == ("", [("f", '{"s": "x"}'), ("g", "{}")])
+
+
+def test_the_end_of_a_call_without_arguments_may_be_missing() -> None:
+    text = "<tool_call>f\n<tool_call>g\n</tool_call>"
+    assert read_cut_everywhere("glm45", text) == ("", [("f", "{}"), ("g", "{}")])
 
 
 def test_text_after_a_value_is_its_own() -> None:
@@ -294,6 +316,12 @@ def test_a_comma_after_the_last_call_is_not_content(name: str, ends: tuple[str, 
     assert read(FORMATS[name], [opening + ", ".join(calls) + comma], FUNCTIONS) == ("", expected)  # cut off
     noise = f"{opening}{calls[0]}{comma}oops{closing}"
     assert read_cut_everywhere(name, noise) == (f"{comma.lstrip()}oops{closing}", [("f", '{"i": 1}')])
+
+
+def test_a_semicolon_after_the_last_call_is_not_content() -> None:
+    text = '{"name": "f", "parameters": {}}'
+    assert read_cut_everywhere("llama3", text + ";\n") == ("", [("f", "{}")])
+    assert read_cut_everywhere("llama3", text + "; x") == ("; x", [("f", "{}")])
 
 
 @pytest.mark.parametrize(
