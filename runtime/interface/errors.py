@@ -132,6 +132,10 @@ class ContextLengthError(InvalidRequestError):
     default_code = "context_length_exceeded"
 
 
+class MalformedJsonError(InvalidRequestError):
+    """A text of the request that should be JSON is not."""
+
+
 class RenderLimitError(InvalidRequestError):
     """The chat template takes too long for the messages, or makes too much text of them."""
 
