@@ -68,16 +68,13 @@ def test_what_the_template_drops_rightly_is_no_error(chat: Any, tokenizer: Token
     assert chat(calls).render(tokenizer, [USER, beside, empty, USER]) == "hi;C;;hi;"
     last = "{{ messages[-1].content | upper }}"  # a window, of a model that translates for example
     assert chat(last).render(tokenizer, [{**USER, "content": "one"}, {**USER, "content": "two"}]) == "TWO"
-    merged = (
-        "{% for m in messages %}{% if m.role == 'user' %}{{ messages[0].content ~ m.content }}{% endif %}{% endfor %}"
-    )
+    merged = "{% for m in messages if m.role == 'user' %}{{ messages[0].content ~ m.content }}{% endfor %}"
     assert chat(merged).render(tokenizer, [SYSTEM, USER]) == "ruleshi"
 
 
 def test_a_template_that_refuses_says_so_itself(chat: Any, tokenizer: Tokenizer) -> None:
-    strict = KNOWN.replace(
-        "{% endif %}{% endfor %}", "{% else %}{{ raise_exception('only two roles') }}{% endif %}{% endfor %}"
-    )
+    end = "{% endif %}{% endfor %}"
+    strict = KNOWN.replace(end, "{% else %}{{ raise_exception('only two roles') }}" + end)
     with pytest.raises(InvalidRequestError, match="only two roles"):
         chat(strict).render(tokenizer, [USER, {"role": "critic", "content": "no"}])
 
@@ -158,23 +155,21 @@ def test_what_is_remembered_is_bounded_and_no_thread_disturbs_another() -> None:
     assert max(len(kind.role) for kind in forms._changed) < 5000
 
 
-def test_each_route_names_its_own_field(http: httpx.Client, serve: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("route", "fields", "beginning"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "User", "content": "hi"}]}, "messages.0.role: this message"),
+        ("/v1/responses", {"input": [USER, SYSTEM]}, "input.1: this message"),
+        ("/v1/messages", {"max_tokens": 5, "messages": [USER, SYSTEM, USER]}, "messages.1: this message"),
+        ("/api/chat", {"model": "default", "messages": [USER, SYSTEM]}, "messages.1.role: this message"),
+    ],
+)
+def test_each_route_names_its_own_field(
+    serve: Any, tmp_path: Path, route: str, fields: dict[str, Any], beginning: str
+) -> None:
     path = tmp_path / "template.jinja"
     path.write_text(KNOWN)
-    url = serve(chat_template=str(path))
-    for route, body, param in (
-        ("/v1/chat/completions", {"messages": [{"role": "User", "content": "hi"}]}, "messages.0.role"),
-        ("/v1/responses", {"input": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, "input.1"),
-        ("/api/chat", {"messages": [{"role": "model", "content": "hi"}]}, None),
-    ):
-        answer = httpx.post(url + route, json=body)
-        assert answer.status_code == 400, answer.text
-        error = answer.json()["error"]
-        message = error if param is None else error["message"]
-        assert "would be lost" in message
-        if param is not None:
-            assert error["param"] == param
-    said = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "user", "content": "c"}]
-    answer = httpx.post(url + "/v1/messages", json={"max_tokens": 5, "messages": said})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"].startswith("messages.1: this message would be lost")
+    answer = httpx.post(serve(chat_template=str(path), served_model_name=("default",)) + route, json=fields)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error if isinstance(error, str) else error["message"]).startswith(beginning)
