@@ -19,6 +19,7 @@ from palladio.runtime.interface.errors import (
     EngineNotReadyError,
     InvalidRequestError,
     OverloadedError,
+    PromptLength,
 )
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.input_embeds import EmbedsSpec
@@ -244,7 +245,8 @@ class FakeEngine:
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):
-            raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
+            length = PromptLength(len(prompt_ids), self.info.context_length - (room == 0))
+            raise ContextLengthError.of_prompt(f"The input ({len(prompt_ids)} tokens) is too long (2048)", length)
         if (wanted := params.max_tokens or 0) > room:
             raise ContextLengthError.of("{param} ({n}) over {room}", param="max_tokens", n=wanted, room=room)
 

@@ -10,7 +10,7 @@ from palladio.http.prompts.tool_history import ToolHistory
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.samples import LengthLimit
-from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
 from palladio.runtime.text.tokenizer import Tokenizer
 
 ContentFormat = Literal["string", "openai"]
@@ -273,10 +273,11 @@ class TextEncoder:
         elif num_characters > LONG_TEXT:
             room = LengthLimit.of(self._engine.info)
             if num_characters > room.limit * self._find_longest_token():
-                raise ContextLengthError(
+                least = -(-num_characters // self._find_longest_token())
+                raise ContextLengthError.of_prompt(
                     f"The input ({num_characters} characters) is longer than {room.name} ({room.limit} tokens) can "
                     "hold. Send a shorter prompt.",
-                    param="prompt",
+                    PromptLength(least, room.limit, f"at least that many: it has {num_characters} characters"),
                 )
 
     @property

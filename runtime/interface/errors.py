@@ -126,10 +126,41 @@ class InvalidRequestError(PalladioError, ValueError):
         return type(self)(self.message.rename(name), param=param, code=self.code)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Of a prompt that is too long.
+
+    Attributes:
+        num_tokens: of the prompt.
+        limit: tokens that a prompt may have; fewer than num_tokens.
+        note: what else is to be said of these numbers.
+    """
+
+    num_tokens: int
+    limit: int
+    note: str = ""
+
+
 class ContextLengthError(InvalidRequestError):
-    """The prompt, or the prompt plus max_tokens, is longer than the context."""
+    """The prompt, or the prompt plus max_tokens, is longer than the context.
+
+    Attributes:
+        length: of a prompt that leaves no room for output; None: of the prompt alone there would be room.
+    """
 
     default_code = "context_length_exceeded"
+    length: PromptLength | None = None
+
+    @classmethod
+    def of_prompt(cls, message: str, length: PromptLength) -> Self:
+        error = cls(message, param="prompt")
+        error.length = length
+        return error
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        renamed = super().rename(names)
+        renamed.length = self.length
+        return renamed
 
 
 class MalformedJsonError(InvalidRequestError):

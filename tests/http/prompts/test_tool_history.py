@@ -57,7 +57,7 @@ def test_limits_hold_for_them(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_a_conversation_goes_on_after_a_call_that_was_cut_off(serve: Any, tmp_path: Path) -> None:
     path = tmp_path / "template.jinja"
-    path.write_text("{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson }}{% endfor %}")
+    path.write_text("{% for m in messages %}{{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}")
     url = serve(chat_template=str(path))
     user, function = {"role": "user", "content": "hi"}, {"name": "now", "arguments": CUT}
     call = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
