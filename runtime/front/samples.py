@@ -9,7 +9,7 @@ from typing import Self
 
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.messages import EngineReady
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
@@ -30,19 +30,16 @@ class LengthLimit:
     Attributes:
         limit: tokens: the model's context or the KV cache, whichever is smaller.
         name: which of the two it is, for messages.
-        note: the same, in as few words as other servers' messages have room for; "" for the model's context.
     """
 
     limit: int
     name: str
-    note: str = ""
 
     @classmethod
     def of(cls, info: EngineReady) -> Self:
         longest = info.max_total_tokens if info.longest_request is None else info.longest_request
         if longest < info.context_length:
-            flags = "see --max-total-tokens and --mem-fraction-static"
-            return cls(longest, f"the KV cache ({flags})", f"of the KV cache: {flags}")
+            return cls(longest, "the KV cache (see --max-total-tokens and --mem-fraction-static)")
         return cls(info.context_length, "the model's context length")
 
     def fit(self, request: GenerationRequest) -> SamplingParams:
@@ -169,12 +166,13 @@ class RequestIntake:
         limit, what = self._room.limit, self._room.name
         room = limit - num_prompt_tokens
         if room < 0 or (room == 0 and max_tokens != 0):
-            relation = "longer than" if room < 0 else "as long as"
+            relation, end = ("longer than", "") if room < 0 else ("as long as", ", which leaves no room for output")
             raise ContextLengthError.of_prompt(
-                f"The input ({num_prompt_tokens} tokens) is {relation} {what} ({limit} tokens)"
-                + (", which leaves no room for output. " if room == 0 else ". ")
-                + "Send a shorter prompt.",
-                PromptLength(num_prompt_tokens, limit if room < 0 else limit - 1, self._room.note),
+                f"The input ({num_prompt_tokens} tokens) is {relation} {what} ({limit} tokens){end}. Send a shorter "
+                "prompt.",
+                num_prompt_tokens,
+                limit if room < 0 else limit - 1,
+                "" if limit == self._info.context_length else what,
             )
         if max_tokens is None:
             return room

@@ -6,6 +6,7 @@
     │   └── ModelNotFoundError       no such model is served here (404)
     ├── ConfigError                  a flag, a config value or a checkpoint is wrong; found at start-up
     │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
+    │       └── MissingKeysError     a weight is missing
     ├── OverloadedError              try again later (503 with Retry-After)
     │   └── EngineNotReadyError      the engine is starting, restarting or shutting down (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
@@ -24,6 +25,7 @@ from typing import ClassVar, Self
 
 from palladio.model.errors import CheckpointError as CheckpointError
 from palladio.model.errors import ConfigError as ConfigError
+from palladio.model.errors import MissingKeysError as MissingKeysError
 from palladio.model.errors import PalladioError as PalladioError
 
 _FORMATTER = string.Formatter()
@@ -152,9 +154,10 @@ class ContextLengthError(InvalidRequestError):
     length: PromptLength | None = None
 
     @classmethod
-    def of_prompt(cls, message: str, length: PromptLength) -> Self:
+    def of_prompt(cls, message: str, num_tokens: int, limit: int, note: str = "") -> Self:
+        """Args: num_tokens, limit, note: see PromptLength."""
         error = cls(message, param="prompt")
-        error.length = length
+        error.length = PromptLength(num_tokens, limit, note)
         return error
 
     def rename(self, names: Mapping[str, str]) -> Self:
