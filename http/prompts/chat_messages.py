@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
 from palladio.http.prompts.template_calls import CallForms
+from palladio.http.prompts.template_roles import Kind, Render, find_forms, in_other_form
 from palladio.http.prompts.tool_history import ToolHistory
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.samples import LengthLimit
-from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
 
 ContentFormat = Literal["string", "openai"]
@@ -41,7 +42,7 @@ def template_messages(
         InvalidRequestError: a message is malformed; `param` is its path.
     """
     prepared: list[dict[str, Any]] = []
-    history = ToolHistory(call_forms)
+    history: ToolHistory | None = None
     for position, message in enumerate(messages):
         path = f"messages.{position}"
         role = message.get("role")
@@ -55,13 +56,63 @@ def template_messages(
         kept["content"] = _content(kept.get("content", ""), content_format, f"{path}.content")
         if isinstance(kept.get("reasoning"), str):
             kept.setdefault("reasoning_content", kept.pop("reasoning"))
-        history.convert(kept, path)
+        if role in ("tool", "function") or "tool_calls" in kept or "function_call" in kept:
+            history = history or ToolHistory(call_forms)
+            history.convert(kept, path)
         if takes_one_text and kept.get("tool_calls") and kept["content"] and kept.get("reasoning_content"):
             kept |= {"reasoning_content": f"{kept['reasoning_content']}\n{kept['content']}", "content": ""}
         if tells_null and kept.get("tool_calls") and not kept["content"]:
             del kept["content"]
         prepared.append(kept)
     return prepared
+
+
+MAX_KINDS = 256  # of messages that one object remembers; others are looked at again with each conversation
+_MAX_ROLE = 64  # characters of a role that is remembered
+
+
+class MessageForms:
+    """Gives messages the form of content that a template takes, and finds those that it would leave out. It remembers
+    what it has found, so that most conversations are rendered once. Safe to use from several threads: what two of them
+    find at the same time is the same."""
+
+    def __init__(self) -> None:
+        self._changed: dict[Kind, bool] = {}  # kind → its content is given in the other form
+
+    def fit(
+        self, messages: list[dict[str, Any]], template: str, render: Render, *, has_tools: bool
+    ) -> list[dict[str, Any]]:
+        """The messages, each with its content as a string or as a list of parts.
+
+        Args:
+            messages: as `template_messages` has them.
+            render: messages → prompt.
+
+        Raises:
+            InvalidRequestError: the template writes no message of some role, so it would be lost.
+            RenderLimitError: rendering takes too long.
+        """
+        kinds: dict[int, Kind] = {}
+        for position, message in enumerate(messages):
+            content, role = message.get("content"), message["role"]
+            if content:
+                is_later = position > 0 and role in ("system", "developer")
+                forms = isinstance(content, list), bool(message.get("tool_calls")), has_tools
+                kinds[position] = Kind(template, role, is_later, *forms)
+        known = {kind: self._changed[kind] for kind in set(kinds.values()) if kind in self._changed}
+        unknown = {position: kind for position, kind in kinds.items() if kind not in known}
+        if unknown:
+            found = find_forms(messages, unknown, known, kinds, render)
+            for kind, is_changed in found.items():
+                if len(self._changed) < MAX_KINDS and len(kind.role) <= _MAX_ROLE:
+                    self._changed[kind] = is_changed
+            known |= found
+        if not any(known.values()):
+            return messages
+        return [
+            in_other_form(message) if position in kinds and known.get(kinds[position]) else message
+            for position, message in enumerate(messages)
+        ]
 
 
 def continues_final_message(
@@ -277,7 +328,7 @@ class TextEncoder:
                 raise ContextLengthError.of_prompt(
                     f"The input ({num_characters} characters) is longer than {room.name} ({room.limit} tokens) can "
                     "hold. Send a shorter prompt.",
-                    PromptLength(least, room.limit, f"at least that many: it has {num_characters} characters"),
+                    *(least, room.limit, f"at least that many: it has {num_characters} characters"),
                 )
 
     @property

@@ -15,6 +15,7 @@ from jinja2 import TemplateError
 
 from palladio.http.prompts.chat_messages import (
     LONG_TEXT,
+    MessageForms,
     TextEncoder,
     Truncation,
     content_text,
@@ -24,14 +25,13 @@ from palladio.http.prompts.chat_messages import (
 )
 from palladio.http.prompts.template_calls import CallForms
 from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
-from palladio.http.prompts.template_roles import MessageForms
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.interface.foreign_fields import find_misspelt
 from palladio.runtime.text.template_check import check_template
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -211,16 +211,19 @@ class ChatTemplate:
         )
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
             _check_is_read(facts, messages, tools, kwargs or {})
-        render = functools.partial(
-            tokenizer.render_chat,
-            template=facts.text,
-            tools=None if tools is None else [dict(tool) for tool in tools],
-            add_generation_prompt=False if continues else add_generation_prompt is not False,
-            seconds=seconds,
-            **merged,
-        )
-        fitting = self._message_forms.fit(prepared, facts.text, render, has_tools=bool(tools))
-        return render(fitting, continue_final_message=continues)
+
+        def write(conversation: list[dict[str, Any]], is_continued: bool = False) -> str:
+            return tokenizer.render_chat(
+                conversation,
+                template=facts.text,
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=False if continues else add_generation_prompt is not False,
+                continue_final_message=is_continued,
+                seconds=seconds,
+                **merged,
+            )
+
+        return write(self._message_forms.fit(prepared, facts.text, write, has_tools=bool(tools)), continues)
 
     def settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A request's variables of the template, with the server's."""

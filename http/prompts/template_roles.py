@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 from palladio.runtime.interface.errors import InvalidRequestError, RenderLimitError
 
-MAX_KINDS = 256  # that one object remembers; others are looked at again with each conversation
-_MAX_ROLE = 64  # characters of a role that is remembered
 _ROLES = ("user", "assistant", "system", "tool")
 _OTHER_NAMES = {"human": "user", "client": "user", "model": "assistant", "bot": "assistant", "ai": "assistant"}
 
 Render = Callable[[list[dict[str, Any]]], str]
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """What decides whether a template writes a message, and how.
 
     Attributes:
@@ -34,67 +32,30 @@ class _Kind(NamedTuple):
     has_tools: bool
 
 
-class MessageForms:
-    """Remembers what it has found, so that most conversations are rendered once. Safe to use from several threads: what
-    two of them find at the same time is the same."""
-
-    def __init__(self) -> None:
-        self._changed: dict[_Kind, bool] = {}  # kind → its content is given in the other form
-
-    def fit(
-        self, messages: list[dict[str, Any]], template: str, render: Render, *, has_tools: bool
-    ) -> list[dict[str, Any]]:
-        """The messages, each with its content in the form that the template takes: a string or a list of parts.
-
-        Args:
-            messages: as the template is to get them.
-            render: messages → prompt.
-
-        Raises:
-            InvalidRequestError: the template writes no message of some role, so it would be lost.
-            RenderLimitError: rendering takes too long.
-        """
-        kinds = {
-            position: _kind(template, position, message, has_tools)
-            for position, message in enumerate(messages)
-            if message.get("content")
-        }
-        known = {kind: self._changed[kind] for kind in set(kinds.values()) if kind in self._changed}
-        unknown = {position: kind for position, kind in kinds.items() if kind not in known}
-        if unknown:
-            found = _find(messages, unknown, known, kinds, render)
-            for kind, is_changed in found.items():
-                if len(self._changed) < MAX_KINDS and len(kind.role) <= _MAX_ROLE:
-                    self._changed[kind] = is_changed
-            known |= found
-        return [
-            _in_other_form(message) if position in kinds and known.get(kinds[position]) else message
-            for position, message in enumerate(messages)
-        ]
-
-
-def _kind(template: str, position: int, message: Mapping[str, Any], has_tools: bool) -> _Kind:
-    role = message["role"]
-    is_later = position > 0 and role in ("system", "developer")
-    return _Kind(
-        template, role, is_later, isinstance(message["content"], list), bool(message.get("tool_calls")), has_tools
-    )
-
-
-def _find(
+def find_forms(
     messages: Sequence[Mapping[str, Any]],
-    unknown: Mapping[int, _Kind],
-    known: Mapping[_Kind, bool],
-    kinds: Mapping[int, _Kind],
+    unknown: Mapping[int, Kind],
+    known: Mapping[Kind, bool],
+    kinds: Mapping[int, Kind],
     render: Render,
-) -> dict[_Kind, bool]:
+) -> dict[Kind, bool]:
     """For each unknown kind, whether the template takes its content in the other form. Nothing is found where the
-    template refuses the conversation: rendering will say why."""
+    template refuses the conversation: rendering will say why.
+
+    Args:
+        messages: as the template is to get them.
+        unknown: of messages, by position; known: what is known of the others; kinds: of all.
+        render: messages → prompt.
+
+    Raises:
+        InvalidRequestError: the template writes no message of some kind, so it would be lost.
+        RenderLimitError: rendering takes too long.
+    """
     marked = [
         _marked(message, position) if position in kinds else dict(message) for position, message in enumerate(messages)
     ]
     fixed = [
-        _in_other_form(message) if position in kinds and known.get(kinds[position]) else message
+        in_other_form(message) if position in kinds and known.get(kinds[position]) else message
         for position, message in enumerate(marked)
     ]
     plain = _render(fixed, render)
@@ -102,14 +63,14 @@ def _find(
     if all(written.get(kind) == "as text" for kind in unknown.values()):
         return dict.fromkeys(unknown.values(), False)
     others = [
-        _in_other_form(message) if position in unknown and written.get(unknown[position]) != "as text" else message
+        in_other_form(message) if position in unknown and written.get(unknown[position]) != "as text" else message
         for position, message in enumerate(fixed)
     ]
     other = _render(others, render)
     changed = {} if other is None else _written(other, unknown)
     if plain is None and set(changed.values()) != {"as text"}:
         return {}
-    found: dict[_Kind, bool] = {}
+    found: dict[Kind, bool] = {}
     for position, kind in unknown.items():
         found[kind] = written.get(kind) != "as text" and changed.get(kind) == "as text"
         if kind not in written and kind not in changed and not kind.has_calls:
@@ -141,15 +102,16 @@ def _parts(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}]
 
 
-def _in_other_form(message: Mapping[str, Any]) -> dict[str, Any]:
+def in_other_form(message: Mapping[str, Any]) -> dict[str, Any]:
+    """With parts in place of a string, or a string in place of parts."""
     content = message["content"]
     is_list = isinstance(content, list)
     return {**message, "content": " ".join(part["text"] for part in content) if is_list else _parts(content)}
 
 
-def _written(text: str, kinds: Mapping[int, _Kind]) -> dict[_Kind, str]:
+def _written(text: str, kinds: Mapping[int, Kind]) -> dict[Kind, str]:
     """How the kinds are written that are in the text: as text, or as the part of a list that nobody took apart."""
-    found: dict[_Kind, str] = {}
+    found: dict[Kind, str] = {}
     for position, kind in kinds.items():
         mark = _mark(position)
         if mark not in text:
@@ -160,7 +122,7 @@ def _written(text: str, kinds: Mapping[int, _Kind]) -> dict[_Kind, str]:
     return found
 
 
-def _lost(position: int, kind: _Kind) -> InvalidRequestError:
+def _lost(position: int, kind: Kind) -> InvalidRequestError:
     role = kind.role
     meant = _OTHER_NAMES.get(role.lower(), role.lower())
     if meant in _ROLES and meant != role:

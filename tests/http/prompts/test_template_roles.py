@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from palladio.http.prompts.chat_messages import MAX_KINDS, MessageForms
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.template_roles import MAX_KINDS, MessageForms
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
