@@ -239,12 +239,12 @@ class FakeEngine:
         return error
 
     def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        vocab_size = self.info.vocab_size
-        if not all(0 <= i < vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
+        if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):
-            raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
+            size, limit = len(prompt_ids), self.info.context_length - (room == 0)
+            raise ContextLengthError.of_prompt(f"The input ({size} tokens) is too long (2048)", size, limit)
         if (wanted := params.max_tokens or 0) > room:
             raise ContextLengthError.of("{param} ({n}) over {room}", param="max_tokens", n=wanted, room=room)
 

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jinja2 import TemplateError
 
 from palladio.http.prompts.chat_messages import (
     LONG_TEXT,
+    MessageForms,
     TextEncoder,
     Truncation,
     content_text,
@@ -21,15 +23,15 @@ from palladio.http.prompts.chat_messages import (
     run_encoding,
     template_messages,
 )
-from palladio.http.prompts.template_calls import takes_arguments_as_text
+from palladio.http.prompts.template_calls import CallForms
 from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.interface.foreign_fields import find_misspelt
 from palladio.runtime.text.template_check import check_template
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -88,7 +90,8 @@ class ChatTemplate:
             raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
         self._facts: dict[str, TemplateFacts] = {}
         self._built_in: dict[BuiltInTemplate, str] = {}
-        self._take_text: dict[str, bool] = {}
+        self._call_forms: dict[str, CallForms] = {}
+        self._message_forms = MessageForms()
         self._threads = threads or concurrent.futures.ThreadPoolExecutor(
             NUM_THREADS, thread_name_prefix="chat-template"
         )
@@ -202,21 +205,25 @@ class ChatTemplate:
             messages,
             facts.content_format,
             knows_developer=facts.knows_developer,
-            arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
+            call_forms=self._forms_of_calls(tokenizer, template) if calls else CallForms(),
             tells_null=facts.tells_null,
             takes_one_text=facts.takes_one_text,
         )
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
             _check_is_read(facts, messages, tools, kwargs or {})
-        return tokenizer.render_chat(
-            prepared,
-            template=facts.text,
-            tools=None if tools is None else [dict(tool) for tool in tools],
-            add_generation_prompt=False if continues else add_generation_prompt is not False,
-            continue_final_message=continues,
-            seconds=seconds,
-            **merged,
-        )
+
+        def write(conversation: list[dict[str, Any]], is_continued: bool = False) -> str:
+            return tokenizer.render_chat(
+                conversation,
+                template=facts.text,
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=False if continues else add_generation_prompt is not False,
+                continue_final_message=is_continued,
+                seconds=seconds,
+                **merged,
+            )
+
+        return write(self._message_forms.fit(prepared, facts.text, write, has_tools=bool(tools)), continues)
 
     def settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A request's variables of the template, with the server's."""
@@ -306,13 +313,11 @@ class ChatTemplate:
             )
         return template
 
-    def _takes_text(self, tokenizer: Tokenizer, template: str) -> bool:
-        if template not in self._take_text:
-            text = self._read(template).text
-            self._take_text[template] = takes_arguments_as_text(
-                lambda messages: tokenizer.render_chat(messages, template=text)
-            )
-        return self._take_text[template]
+    def _forms_of_calls(self, tokenizer: Tokenizer, template: str) -> CallForms:
+        if template not in self._call_forms:
+            render = functools.partial(tokenizer.render_chat, template=self._read(template).text)
+            self._call_forms[template] = CallForms.of(render)
+        return self._call_forms[template]
 
     def _read(self, template: str) -> TemplateFacts:
         if template not in self._facts:

@@ -10,7 +10,7 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.prompts import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.routes.scored_pairs import is_judge
-from palladio.http.wire.foreign_fields import verdicts
+from palladio.runtime.interface.foreign_fields import verdicts
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.token_rules import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS

@@ -70,7 +70,7 @@ def test_a_forced_call_has_its_grammar(serve: Serve, engine: FakeEngine, choice:
 
 def test_of_two_templates_the_one_for_tools_writes_earlier_calls(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "both.json"
-    source = "{% for m in messages %}{{ m.tool_calls }}{% endfor %}{{ tools | length }}"
+    source = "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}{{ tools | length }}"
     both = [{"name": "default", "template": "{{ messages[0].content }}"}, {"name": "tool_use", "template": source}]
     path.write_text(json.dumps({"chat_template": both}))
     url = serve(chat_template=str(path))
