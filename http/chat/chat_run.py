@@ -227,7 +227,7 @@ def warn_of_generic(names: RequestNames) -> None:
         InvalidRequestError: warnings are errors (--unknown-fields refuse).
     """
     message = "{param}: the chat template does not write them into the prompt"
-    error = InvalidRequestError.of(message, param="tools", code="generic_tools")
+    error = InvalidRequestError.of(message, param="tools", code="unsupported_parameter")
     names.warn(error, outcome="they stand there as plain text, and calls are read as JSON")
 
 

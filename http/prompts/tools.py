@@ -247,15 +247,17 @@ class ToolPlan:
         forced = choice.mode == "required"
         parallel = body.parallel_tool_calls is not False and not body.functions
         is_generic = not is_written and not forced
+        holds_all = is_generic and config.grammar_backend != "none"
         if is_generic:
             tool_format = GENERIC_JSON
-            if config.grammar_backend != "none":
-                callable_now = {name: _held(function) for name, function in callable_now.items()}
+        if holds_all:
+            callable_now = {name: _held(function) for name, function in callable_now.items()}
+        is_strict = holds_all or any(function.strict for function in callable_now.values())
         grammar = None
         if forced:
             many = parallel and not choice.is_named
             grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=many)
-        elif any(function.strict for function in callable_now.values()) and tool_format.reads_free_text:
+        elif is_strict and tool_format.reads_free_text:
             grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=parallel)
         reads = forced or tool_format.reads_free_text
         found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()

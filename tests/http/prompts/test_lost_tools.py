@@ -44,7 +44,7 @@ def test_tools_are_told_in_plain_text_with_one_warning(
     answer = httpx.post(serve(chat_template="chatml") + path, json=body)
     assert answer.status_code == 200, answer.text
     (warning,) = answer.json()["warnings"]
-    assert (warning["param"], warning["code"]) == (field, "generic_tools")
+    assert (warning["param"], warning["code"]) == (field, "unsupported_parameter")
     for call in engine.calls:
         prompt = tokenizer.decode(call.prompt_ids, skip_special_tokens=False)
         assert '{"name":"now"' in prompt
