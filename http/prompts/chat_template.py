@@ -23,6 +23,7 @@ from palladio.http.prompts.chat_messages import (
     run_encoding,
     template_messages,
 )
+from palladio.http.prompts.generic_tools import with_calls_as_text, with_tools
 from palladio.http.prompts.template_calls import CallForms
 from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
@@ -147,7 +148,7 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
-                what it is given (tools, the calls of earlier messages, kwargs).
+                what it is given (kwargs).
             RenderLimitError: it takes too long for them.
         """
 
@@ -205,12 +206,16 @@ class ChatTemplate:
             messages,
             facts.content_format,
             knows_developer=facts.knows_developer,
-            call_forms=self._forms_of_calls(tokenizer, template) if calls else CallForms(),
+            call_forms=self._forms_of_calls(tokenizer, template) if calls and facts.reads_calls else CallForms(),
             tells_null=facts.tells_null,
             takes_one_text=facts.takes_one_text,
         )
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
-            _check_is_read(facts, messages, tools, kwargs or {})
+            _check_is_read(facts, kwargs or {})
+            if not facts.reads_calls:
+                prepared = with_calls_as_text(prepared, results_too=not facts.reads_results)
+            if tools and "tools" not in facts.variables:
+                prepared, tools = with_tools(prepared, tools), None
 
         def write(conversation: list[dict[str, Any]], is_continued: bool = False) -> str:
             return tokenizer.render_chat(
@@ -280,8 +285,8 @@ class ChatTemplate:
         return "tools" in self.variables(tokenizer, tools=True)
 
     def tools_to_write(self, tokenizer: Tokenizer, plan: ToolPlan) -> tuple[dict[str, Any], ...] | None:
-        """What the template is told of tools. Of those that a call is forced of, a template that writes none is told
-        nothing: their grammar is in their place."""
+        """What the prompt is to say of tools. Where a call is forced and the template writes none, it says nothing: the
+        grammar is in their place."""
         is_told = not plan.is_forced or self.reads_tools(tokenizer)
         return plan.template_tools if is_told else None
 
@@ -295,8 +300,8 @@ class ChatTemplate:
         if tool_format.reads_free_text and not self.reads_tools(tokenizer):
             found.append(
                 f"tool calls are read as {tool_format.name} writes them, but the chat template writes no tools into "
-                "prompts: requests with tools are refused unless tool_choice forces a call; give a --chat-template "
-                "that writes them"
+                "prompts: unless tool_choice forces a call, the tools stand in the prompt as plain text, and calls "
+                "are read as JSON; give a --chat-template that writes them"
             )
         facts = self._read(self.source(tokenizer) or "")
         for name in sorted(self._default_kwargs.keys() - facts.variables - TOGGLES):
@@ -331,35 +336,11 @@ def _has_calls(message: Mapping[str, Any]) -> bool:
     return bool(message.get("tool_calls") or message.get("function_call"))
 
 
-def _check_is_read(
-    facts: TemplateFacts,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    kwargs: Mapping[str, Any],
-) -> None:
+def _check_is_read(facts: TemplateFacts, kwargs: Mapping[str, Any]) -> None:
     """
     Raises:
         InvalidRequestError: the prompt would lack what the request has.
     """
-    other = "start the server with a --chat-template that writes them"
-    if tools and "tools" not in facts.variables:
-        raise InvalidRequestError.of(
-            "{param} have no effect: the chat template does not write them into the prompt; {other}, or set {choice} "
-            'to "none", or to "required" or a function, whose schema then holds the answer',
-            param="tools",
-            fields={"choice": "tool_choice"},
-            other=other,
-            code="unsupported_parameter",
-        )
-    for position, message in enumerate(messages):
-        if _has_calls(message) and not facts.reads_calls:
-            path = f"messages.{position}.{'tool_calls' if message.get('tool_calls') else 'function_call'}"
-            raise InvalidRequestError.of(
-                "{param} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
-                param=path,
-                other=other,
-                code="unsupported_parameter",
-            )
     for name, value in kwargs.items():
         if value is not None and name not in facts.variables and name not in TOGGLES:
             raise _unread(facts, name)

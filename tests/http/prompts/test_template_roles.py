@@ -40,7 +40,6 @@ def chat(tmp_path: Path) -> Any:
         ([USER, ANSWER, {"role": "human", "content": "more"}], 2, "did you mean 'user'?"),
         ([USER, {"role": "model", "content": "yes"}, USER], 1, "did you mean 'assistant'?"),
         ([USER, {"role": "critic", "content": "no"}], 1, "use user, assistant, system or tool"),
-        ([USER, ANSWER, {"role": "tool", "tool_call_id": "1", "content": "4"}], 2, "--chat-template"),
         ([SYSTEM, USER, {**SYSTEM, "content": "more rules"}, USER], 2, "it takes the first message alone"),
     ],
 )
