@@ -8,7 +8,7 @@ above; exported: `palladio compile --compiled-dir` ran before; streams: --compil
 what a stream sees of the compilation behind it, beside what it sees once that is done; streams-full: the same programs
 with --compile full, which that should equal; rate-1, rate-20: an empty cache again, and the tokens per second of so
 many streams in the first 90 seconds after ready, beside their rate when all programs are there. The first answer is one
-token of one chat request, sent again and again until it is taken. On a machine that others use, CPU seconds say more
+token of one request, sent again and again until it is taken. On a machine that others use, CPU seconds say more
 than seconds: they are of the front and of the engine together.
 """
 
@@ -119,10 +119,10 @@ def rates(url: str, num_streams: int, limit: float) -> dict[str, Any]:
 
 
 def ask(url: str) -> bool:
-    """Whether the server answers a chat request of one token."""
-    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+    """Whether the server answers a request of one token; no chat, since not each published file has a template."""
+    body = {"prompt": "Hi", "max_tokens": 1, "temperature": 0}
     request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
