@@ -1,13 +1,14 @@
 """Seconds from the launch command to the first answer and to all programs, by where the programs come from.
 
     python benchmarks/startup.py [--model-path DIR] [--cores 0,1] [--only cold warm] [--json out.json] [-- more flags]
+    python benchmarks/startup.py --published smollm2 --only rate-1 rate-20
 
 cold: default flags and an empty compilation cache; warm: the same cache again; full, full-warm: --compile full, as
 above; exported: `palladio compile --compiled-dir` ran before; streams: --compile background with an empty cache, and
 what a stream sees of the compilation behind it, beside what it sees once that is done; streams-full: the same programs
 with --compile full, which that should equal; rate-1, rate-20: an empty cache again, and the tokens per second of so
 many streams in the first 90 seconds after ready, beside their rate when all programs are there. The first answer is one
-token of one chat request, sent again and again until it is taken. On a machine that others use, CPU seconds say more
+token of one request, sent again and again until it is taken. On a machine that others use, CPU seconds say more
 than seconds: they are of the front and of the engine together.
 """
 
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from published import NAMES, make_published
 from report import report
 from server_process import cpu_seconds_of_tree, free_port, provenance, usage_of_tree
 
@@ -117,10 +119,10 @@ def rates(url: str, num_streams: int, limit: float) -> dict[str, Any]:
 
 
 def ask(url: str) -> bool:
-    """Whether the server answers a chat request of one token."""
-    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+    """Whether the server answers a request of one token; no chat, since not each published file has a template."""
+    body = {"prompt": "Hi", "max_tokens": 1, "temperature": 0}
     request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -208,7 +210,11 @@ def watch(url: str, start: float, limit: float) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model-path", help="default: the embedded default model")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--model-path", help="default: the embedded default model")
+    model.add_argument("--published", choices=NAMES, help="a model of `make real` in bfloat16; needs torch to be made")
+    cache = Path.home() / ".cache" / "palladio"
+    parser.add_argument("--cache", type=Path, default=cache, help="of published models (default: %(default)s)")
     parser.add_argument("--cores", help="run everything on these, such as 0,1; default: on all")
     parser.add_argument("--only", nargs="+", choices=STARTS, default=STARTS)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that one start may take")
@@ -217,6 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.cores:
         os.sched_setaffinity(0, map(int, args.cores.split(",")))
+    if args.published:
+        args.model_path = str(make_published(args.published, args.cache, sys.executable)[0])
     flags = [*(["--model-path", args.model_path] if args.model_path else []), *args.flags]
     palladio = [sys.executable, "-m", "palladio"]
     starts: dict[str, Any] = {

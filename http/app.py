@@ -40,6 +40,7 @@ from palladio.http.routes.routes_dashboard import dashboard_router
 from palladio.http.routes.routes_embeddings import EMBEDDINGS, ENCODE
 from palladio.http.routes.routes_generate import GENERATE
 from palladio.http.routes.routes_invocations import invocations_router
+from palladio.http.routes.routes_llama_cpp import APPLY_TEMPLATE, llama_cpp_router
 from palladio.http.routes.routes_load import load_router
 from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
@@ -121,14 +122,14 @@ def create_app(
         middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware, docs_url=None, redoc_url=None)
     install_error_handlers(app, observer.errors.note_answer)
-    of_prompts = (CHAT, RENDER_CHAT, COMPLETIONS, RENDER_COMPLETION, GENERATE)
+    of_prompts = (CHAT, RENDER_CHAT, APPLY_TEMPLATE, COMPLETIONS, RENDER_COMPLETION, GENERATE)
     for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context)
     for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)
     routers = (models_router, tokenize_router, admin_router, reasoning_router, tools_router, stored_router)
     others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)
-    for router in (*routers, *others, model_control_router):
+    for router in (*routers, *others, model_control_router, llama_cpp_router):
         app.include_router(_with_heads(router(context)))
     app.include_router(_with_heads(pages_router(config)))
     _add_responses(app, context)

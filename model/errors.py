@@ -11,3 +11,15 @@ class ConfigError(PalladioError, ValueError):
 
 class CheckpointError(ConfigError):
     """The checkpoint on disk is not what its config.json promises. The message names the tensor and the file."""
+
+
+class MissingKeysError(CheckpointError):
+    """Tensors of the model are not in the checkpoint.
+
+    Attributes:
+        shown: some of their names.
+    """
+
+    def __init__(self, message: str, shown: str) -> None:
+        super().__init__(message)
+        self.shown = shown

@@ -1,32 +1,15 @@
-"""The embedded default model: a small trained Qwen3 checkpoint in Hugging Face's layout, part of the package.
+"""The models for a first try: the embedded one, and a published one of the catalogue."""
 
-It lets anyone start the server without a download. `training/` makes it.
-"""
-
-from pathlib import Path
 from typing import Final
 
 from palladio.runtime.text.catalogue import CatalogueModel, catalogue
-
-DEFAULT_MODEL_NAME: Final = "palladio-default-v3"
-"""What it is served as: another version where its weights change."""
-
-
-DEFAULT_MODEL_ALIASES: Final = (DEFAULT_MODEL_NAME, "palladio-default", "default")
-"""What people may type in place of its directory."""
+from palladio.runtime.text.embedded_model import DEFAULT_MODEL_ALIASES as DEFAULT_MODEL_ALIASES
+from palladio.runtime.text.embedded_model import DEFAULT_MODEL_NAME as DEFAULT_MODEL_NAME
+from palladio.runtime.text.embedded_model import default_model_path as default_model_path
+from palladio.runtime.text.embedded_model import names_default_model as names_default_model
 
 PUBLISHED_MODEL_NAME: Final = "smollm2"
 """Of the catalogue; the chat page, which cannot ask for it, says the same."""
-
-
-def names_default_model(name: str) -> bool:
-    """Whether it is one of its names, and no directory here is called so."""
-    return name in DEFAULT_MODEL_ALIASES and not Path(name).exists()
-
-
-def default_model_path() -> Path:
-    """Its directory, which --model-path takes as it takes any other."""
-    return Path(__file__).resolve().with_name("default_checkpoint")
 
 
 def published_model() -> CatalogueModel:

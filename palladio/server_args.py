@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import re
 import sys
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from palladio.runtime.interface.config import (
     SurvivalConfig,
 )
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.field_checks import check_choice
 from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.parallel_config import ParallelConfig
@@ -116,6 +118,8 @@ class _FlagTable:
 
     def __init__(self) -> None:
         self.ours = own_flags()
+        configs = typing.get_type_hints(ServerArgs).values()
+        self.hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
         self.theirs = {name: flag for flag in load_sglang_flags() for name in (flag.name, *flag.aliases)}
         self.others = ForeignFlags(load_foreign_flags())
 
@@ -136,6 +140,18 @@ class _FlagTable:
         if flag is None or not flag.means_nothing_here(option.values):
             return None
         return f"{option.typed} {option.values[0]} has no effect here: {flag.reason}"
+
+    def check_value(self, name: str, option: _Option) -> None:
+        """Of a flag of ours that takes one of several names.
+
+        Raises:
+            ConfigError: it is none of them.
+        """
+        flag = self.theirs.get(name)
+        if flag is not None:
+            flag.check_planned(" ".join((option.typed, *option.values)), option.values)
+        if len(option.values) == 1 and name in self.hints:
+            check_choice(option.typed, self.hints[name], option.values[0])
 
     def judge(self, option: _Option) -> str | None:
         """What is to be said of a flag that is none of ours; None: nothing.
@@ -179,6 +195,7 @@ def parse_server_args(argv: Sequence[str]) -> ParsedCommand:
             warnings.append(warning)
         if name is None or warning is not None:
             continue
+        table.check_value(name, option)
         own = name if name in table.ours else name.removeprefix("no_")
         if own in _ONCE and own in kept:
             raise ConfigError(f"{option.typed} is given more than once: write all keys after one of them")

@@ -77,7 +77,7 @@ def own_tables() -> str:
 
 def foreign_tables(server: str) -> str:
     """What stands between the marks of a server's page."""
-    rows = [flag for flag in load_foreign_flags() if flag.of == server]
+    rows = [flag for flag in load_foreign_flags() if server in flag.servers]
     parts = [
         *([same_as_sglang(), other_sglang()] if server == "SGLang" else [same(SAME[server])]),
         of_verdict(rows, "alias", "Flags with another name here", "The flag works, and sets"),

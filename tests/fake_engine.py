@@ -33,6 +33,7 @@ from palladio.runtime.interface.messages import (
     QueueState,
     RankStats,
     ToEngine,
+    WeightsSize,
 )
 from palladio.runtime.interface.outputs import (
     DecodeSteps,
@@ -113,7 +114,7 @@ class FakeEngine:
         self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
-        self.delay = self.first_delay = 0.0
+        self.delay = self.first_delay = self.load_seconds = 0.0
         self.holds = False
         self.fail: Exception | None = None
         self.fail_after = 0
@@ -127,7 +128,6 @@ class FakeEngine:
         self.pages: list[PageMap] = []
         self.calls: list[Call] = []
         self.start_error: Exception | None = None
-        self.load_seconds = 0.0
         self.load_until: Path | None = None  # it loads until there is such a file
         self.num_flushes = self.num_tokens = 0
         self.profile: ProfileOptions | None = None
@@ -155,10 +155,10 @@ class FakeEngine:
         return EngineReady(
             *(2048, 20480, 64, 8192, 16),  # of context, of the cache, running at once, of a chunk, of a page
             *("qwen2", "Qwen2ForCausalLM", 384, [EOS_ID], "cpu: fake", "float32"),
-            **dict.fromkeys(("num_programs", "compile_seconds", "cache_hits"), 0),
-            random_seed=0,
+            **dict.fromkeys(("num_programs", "compile_seconds", "cache_hits", "random_seed"), 0),
             embedding=self.embedding,
             embeds=self.embeds,
+            weights=WeightsSize(134_515_008, 269_030_016),
         )
 
     async def start(self) -> None:
@@ -239,12 +239,12 @@ class FakeEngine:
         return error
 
     def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        vocab_size = self.info.vocab_size
-        if not all(0 <= i < vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
+        if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):
-            raise ContextLengthError(f"The input ({len(prompt_ids)} tokens) is too long (2048)", param="prompt")
+            size, limit = len(prompt_ids), self.info.context_length - (room == 0)
+            raise ContextLengthError.of_prompt(f"The input ({size} tokens) is too long (2048)", size, limit)
         if (wanted := params.max_tokens or 0) > room:
             raise ContextLengthError.of("{param} ({n}) over {room}", param="max_tokens", n=wanted, room=room)
 

@@ -151,6 +151,11 @@ STATES: dict[str, State] = {
         "jax ends first otherwise",
         "tests/runtime/front/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
     ),
+    "runtime/front/loop_thread.py:_process_with_engines": State(
+        "the first offline engine of a process",
+        "a process made by fork has to know that jax ran in the one that it was made of",
+        "tests/runtime/front/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
+    ),
     "runtime/multihost/bootstrap.py:_initialize jax.distributed.initialize": State(
         "an engine over several hosts, before jax looks for devices",
         "jax's meeting of hosts is one a process",

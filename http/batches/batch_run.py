@@ -15,6 +15,7 @@ from palladio.http.batches.batch_records import Fault, Line, left, not_run
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.endpoints import find_endpoint
 from palladio.http.batches.line_runner import LineRunner
+from palladio.http.batches.other_names import OtherNames, asked_model
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
@@ -91,7 +92,7 @@ class BatchRun:
         async with self.turns.validating:
             finder, faults = DuplicateFinder(), list[tuple[int, Fault]]()
             total, last_line, has_object, model = 0, 0, False, None
-            limit = self.context.config.max_batch_lines
+            limit, names = self.context.config.max_batch_lines, OtherNames(self.context)
             try:
                 async with contextlib.aclosing(self._reader(batch, endpoint).chunks()) as chunks:
                     async for chunk in chunks:
@@ -106,7 +107,8 @@ class BatchRun:
                             await self.store.add_faults(batch.id, [not_run(line, fault) for line, fault in wrong])
                             faults += [(line.number, fault) for line, fault in wrong[: MAX_ERRORS - len(faults)]]
                         has_object = has_object or any(line.is_object for line in lines)
-                        model = model or next(filter(None, map(_model, lines)), None)
+                        model = model or next(filter(None, map(asked_model, lines)), None)
+                        names.add(lines)
             except FileNotFoundError:
                 self._check_gone(batch)
                 message = "the contents of the input file are gone from the server's storage"
@@ -115,6 +117,7 @@ class BatchRun:
                 return await self._fail(batch, [(None, Fault("empty_file", "the file is empty", "input_file_id"))])
             if not has_object:
                 return await self._fail(batch, list(faults))
+            names.tell(batch.id)
             model = model or self.context.model_names[0]
             return await self.store.begin(batch.id, total=total, last_line=last_line, model=model)
 
@@ -263,8 +266,3 @@ def log_status(batch: Batch) -> None:
     if batch.num_left:
         counts += f", {batch.num_left} {batch.status} without an answer"
     logger.info("Batch %s (%s): %s, %s", batch.id, batch.endpoint, batch.status, counts)
-
-
-def _model(line: Line) -> str | None:
-    model = line.body.get("model") if line.body is not None else None
-    return model if isinstance(model, str) else None

@@ -167,16 +167,19 @@ async def translate(
     tokenizer = context.tokenizer
     grammar, grammar_field = structured_output(body, names)
     tool_format, grammars, size = context.tool_format, context.engine.config.grammar, tools_size(body)
-    tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars), size)
     template = await context.chat_template.for_request(body.chat_template)
+    is_written = body.input_ids is not None or template.reads_tools(tokenizer)
+    tools = await run_encoding(lambda: ToolPlan.of(body, tool_format, tokenizer, grammars, is_written=is_written), size)
     template_tools = template.tools_to_write(tokenizer, tools)
     variables = template.variables(tokenizer, tools=template_tools is not None)
     if body.chat_template_kwargs or body.verbosity or body.enable_thinking:
         body = _without_unread(template, context, body, variables, names)
-    reasoning = ReasoningPlan.of(body, context.reasoning, variables, is_optional=reasoning_is_optional)
+    reasoning = ReasoningPlan.of(body, context.reasoning, variables, names, is_optional=reasoning_is_optional)
     is_of_tools = tools.grammar is not None and (grammar is None or tools.is_forced)
     asks = "tools" if is_of_tools else grammar_field
     names.add(engine_names(body, limit_name, asks))
+    if tools.is_generic:
+        warn_of_generic(names)
     params = _params(body, context, limit_name, grammar)
     length = default_length(params, context.sampling_defaults)
     reserved = params.max_tokens if length is None else length
@@ -216,6 +219,16 @@ async def translate(
         lowers_length=context.config.allow_auto_truncate,
     )
     return request, plan
+
+
+def warn_of_generic(names: RequestNames) -> None:
+    """
+    Raises:
+        InvalidRequestError: warnings are errors (--unknown-fields refuse).
+    """
+    message = "{param}: the chat template does not write them into the prompt"
+    error = InvalidRequestError.of(message, param="tools", code="unsupported_parameter")
+    names.warn(error, outcome="they stand there as plain text, and calls are read as JSON")
 
 
 def _check_together(body: ChatRequest) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
+from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import check_int
@@ -41,6 +42,7 @@ class ReasoningPlan:
         body: ChatRequest,
         family: ReasoningFamily | None,
         variables: Collection[str],
+        names: RequestNames,
         *,
         is_optional: bool = False,
     ) -> Self:
@@ -48,6 +50,7 @@ class ReasoningPlan:
         Args:
             family: the model's.
             variables: that its chat template reads.
+            names: of the request's fields, which are warned of an effort that the model does not know.
             is_optional: the fields allow the model to reason, and change nothing where it cannot.
 
         Raises:
@@ -62,7 +65,7 @@ class ReasoningPlan:
         budget_field, budget = wishes.budget
         if budget is not None and family is None and not is_optional:
             raise _without_effect(budget_field, "this model is not known to reason (see --reasoning-parser)")
-        kwargs = wishes.template_kwargs(family, variables, is_optional=is_optional)
+        kwargs = wishes.template_kwargs(family, variables, names, is_optional=is_optional)
         for name, value in kwargs.items():
             given = (body.chat_template_kwargs or {}).get(name, value)
             if given != value:
@@ -116,11 +119,13 @@ class _AskedReasoning:
     Attributes:
         effort: None: nothing is said.
         switch: reasoning on or off; None: likewise.
+        switches_by_effort: no other field says so.
         budget: None: none.
     """
 
     effort: tuple[str, Effort | None]
     switch: tuple[str, bool | None]
+    switches_by_effort: bool
     budget: tuple[str, int | None]
 
     @classmethod
@@ -147,10 +152,16 @@ class _AskedReasoning:
             "enable_thinking": body.enable_thinking,
             "reasoning.enabled": options.enabled,
         }
-        return cls(effort, _agree(switches), _agree(budgets))
+        by_effort_alone = [name for name, on in switches.items() if on is not None] == [effort[0]]
+        return cls(effort, _agree(switches), by_effort_alone, _agree(budgets))
 
     def template_kwargs(
-        self, family: ReasoningFamily | None, variables: Collection[str], *, is_optional: bool
+        self,
+        family: ReasoningFamily | None,
+        variables: Collection[str],
+        names: RequestNames,
+        *,
+        is_optional: bool,
     ) -> dict[str, Any]:
         """
         Raises:
@@ -171,12 +182,15 @@ class _AskedReasoning:
             kwargs[_EFFORT_VARIABLE] = _closest(effort, known) if known else effort
         if kwargs or (family is None and not on) or (is_optional and on):
             return kwargs
+        why = None
         if family is None:
-            raise _without_effect(field, "this model is not known to reason (see --reasoning-parser)")
-        if not on:
-            raise _without_effect(field, "this model's chat template has no way to turn reasoning off")
-        if effort is not None:
-            raise _without_effect(effort_field, "this model's chat template does not read it")
+            why = "this model is not known to reason (see --reasoning-parser)"
+        elif not on:
+            why = "this model's chat template has no way to turn reasoning off"
+        if why is not None and not self.switches_by_effort:
+            raise _without_effect(field, why)
+        if why is not None or effort is not None:
+            names.warn(_without_effect(effort_field, why or "this model's chat template does not read it"))
         return kwargs
 
 

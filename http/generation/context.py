@@ -36,6 +36,8 @@ BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id
 MOST_BYTES = 32 << 20  # by default: reading it takes some 50 ms, in which nothing else runs
 BASE_VALUES = 1_000_000  # likewise
+_HOW_TO_SAMPLE = frozenset(("temperature", "top_p", "top_k", "min_p"))
+THE_SERVED = "default"  # a name of whatever model is served, as many examples have it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,11 +182,24 @@ class Context:
         Raises:
             ModelNotFoundError: no such model is served here.
         """
-        if asked is None:
-            return self.model_names[0]
-        if asked not in self.model_names and "*" not in (self.config.served_model_name or ()):
-            raise ModelNotFoundError(f"the model {asked!r} is not served here; served: {', '.join(self.model_names)}")
+        names = self.model_names
+        if asked is None or (asked == THE_SERVED and asked not in names):
+            return names[0]
+        if asked not in names and not self.takes_any_name:
+            raise ModelNotFoundError(
+                f"the model {asked!r} is not served here; served: {', '.join(names)} "
+                '(--served-model-name "*" accepts any name)'
+            )
         return asked
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether the model answers to names that are not its own."""
+        return "*" in (self.config.served_model_name or ())
+
+    def is_name(self, asked: str) -> bool:
+        """Whether this is a name of the model, and not just accepted."""
+        return asked == THE_SERVED or asked in self.model_names
 
     @functools.cached_property
     def note_warning(self) -> NoteWarning | None:
@@ -196,6 +211,13 @@ class Context:
         """By the names of SamplingParams; of max_tokens see `sampling.default_length`."""
         of_model = self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
         return {**of_model, **self._preferred}
+
+    @property
+    def chat_sampling(self) -> Mapping[str, Any]:
+        """What our own chats send where neither the model's files nor the flags say how to sample: at temperature 1,
+        small models write nonsense."""
+        is_told = self.config.sampling_defaults != "model" or _HOW_TO_SAMPLE & self.sampling_defaults.keys()
+        return {} if is_told else {"temperature": 0.7, "min_p": 0.05}
 
     @functools.cached_property
     def _preferred(self) -> Mapping[str, Any]:
@@ -239,6 +261,14 @@ class Context:
             model_type=self.engine.info.model_type,
             tokenizer=self.tokenizer,
         )
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether a model with a tokenizer may be offered tools. Where the chat template writes none, they stand in the
+        prompt as plain text, of which a warning tells."""
+        if self.chat_template.source(self.tokenizer) is None:
+            return False
+        return self.chat_template.reads_tools(self.tokenizer) or self.note_warning is not None
 
     def template_warnings(self) -> list[str]:
         """Lines for the log, about a ready engine: see `ChatTemplate.warnings`."""

@@ -16,7 +16,6 @@ from palladio.http.ollama.ollama_lines import OllamaLines, head
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.runtime.interface.errors import ModelNotFoundError
 
 VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
 LATEST = ":latest"  # the tag that names without one have
@@ -88,12 +87,11 @@ def served_name(context: Context, asked: str) -> str:
     Raises:
         ModelNotFoundError: no such model is served here.
     """
-    try:
+    name = asked.removesuffix(LATEST)
+    if context.is_name(asked) or context.takes_any_name:
         return context.model_name(asked)
-    except ModelNotFoundError:
-        if not asked.endswith(LATEST):
-            raise
-    return context.model_name(asked.removesuffix(LATEST))
+    short = (served for served in context.model_names if served.rstrip("/").rpartition("/")[2] == name)
+    return context.model_name(next(short, name))
 
 
 def _add_models(router: APIRouter, context: Context) -> None:
@@ -109,7 +107,13 @@ def _add_models(router: APIRouter, context: Context) -> None:
     @router.get("/api/ps")
     async def running() -> dict[str, Any]:
         context.require_ready()
-        of_ever = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0, "context_length": context.max_model_len}
+        info = context.engine.info
+        num_bytes = 0 if info.device.startswith("cpu") else info.weights.num_bytes
+        of_ever = {
+            "expires_at": "2318-01-01T00:00:00Z",
+            "size_vram": num_bytes,
+            "context_length": context.max_model_len,
+        }
         return {"models": [_model(context, name) | of_ever for name in context.model_names]}
 
     @router.post("/api/show", openapi_extra=describe_body(ShowRequest))
@@ -126,10 +130,17 @@ def _model(context: Context, name: str) -> dict[str, Any]:
         "name": name,
         "model": name,
         "modified_at": started.isoformat().replace("+00:00", "Z"),
-        "size": 0,
+        "size": context.engine.info.weights.num_bytes,
         "digest": hashlib.sha256(name.encode()).hexdigest(),
         "details": _form(context),
     }
+
+
+def _short(count: int) -> str:
+    """A number as Ollama writes it: 134.52M, 8.2B."""
+    if count >= 1_000_000_000:
+        return f"{count / 1e9:.1f}B"
+    return f"{count / 1e6:.2f}M" if count >= 1_000_000 else f"{count / 1e3:.2f}K"
 
 
 def _form(context: Context) -> dict[str, Any]:
@@ -139,7 +150,7 @@ def _form(context: Context) -> dict[str, Any]:
         "format": "safetensors",
         "family": family,
         "families": [family],
-        "parameter_size": "",
+        "parameter_size": _short(context.engine.info.weights.num_parameters),
         "quantization_level": context.engine.info.dtype,
     }
 
@@ -149,7 +160,7 @@ def _details(context: Context, name: str) -> dict[str, Any]:
     template = None if tokenizer is None else context.chat_template.source(tokenizer)
     abilities = ["completion"] if context.engine.info.embedding is None else ["embedding"]
     if tokenizer is not None and template is not None:
-        abilities += ["tools"] if context.chat_template.reads_tools(tokenizer) else []
+        abilities += ["tools"] if context.takes_tools else []
         abilities += ["thinking"] if context.reasoning is not None else []
     return {
         "modelfile": "",
@@ -159,6 +170,7 @@ def _details(context: Context, name: str) -> dict[str, Any]:
         "model_info": {
             "general.architecture": family,
             "general.basename": name,
+            "general.parameter_count": context.engine.info.weights.num_parameters,
             f"{family}.context_length": context.max_model_len,
         },
         "capabilities": abilities,

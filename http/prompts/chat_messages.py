@@ -2,85 +2,17 @@
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
-from palladio.http.wire.body import JsonMeter, read_json
+from palladio.http.prompts.template_calls import CallForms
+from palladio.http.prompts.template_roles import Kind, Render, find_forms, in_other_form
+from palladio.http.prompts.tool_history import ToolHistory
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
-
-HISTORY_VALUES = 300_000  # that the arguments of all calls together may hold, as json_cost counts them
-
-
-class ToolHistory:
-    """Reads the messages of a conversation in their order.
-
-    Args:
-        arguments_as_text: the template takes the arguments of calls as JSON text; else as an object.
-    """
-
-    def __init__(self, *, arguments_as_text: bool) -> None:
-        self._as_text = arguments_as_text
-        self._meter = JsonMeter(HISTORY_VALUES)
-        self._names: dict[str, str] = {}  # of calls, by id
-        self._last_id: str | None = None
-
-    def convert(self, message: dict[str, Any], path: str) -> None:
-        """Changes a message, which has no nulls, in place.
-
-        - `tool_calls[].function.arguments`, a JSON string on the wire, becomes what the template takes;
-        - `function_call` and messages with role function become what replaced them;
-        - a tool's message gets the `name` of the function that was called.
-
-        Raises:
-            InvalidRequestError: a call is malformed; `param` is its path.
-        """
-        if "function_call" in message and "tool_calls" not in message:
-            call = {"id": f"call_{path.rpartition('.')[2]}", "type": "function", "function": message["function_call"]}
-            del message["function_call"]
-            message["tool_calls"] = self._calls([call], f"{path}.function_call")
-        elif message.get("tool_calls") == []:
-            del message["tool_calls"]  # some templates only look whether it is there
-        elif "tool_calls" in message:
-            message["tool_calls"] = self._calls(message["tool_calls"], f"{path}.tool_calls")
-        if message["role"] == "function":
-            message["role"] = "tool"
-            if self._last_id is not None:
-                message.setdefault("tool_call_id", self._last_id)
-        if message["role"] == "tool" and isinstance(message.get("tool_call_id"), str):
-            name = self._names.get(message["tool_call_id"])
-            if name is not None:
-                message.setdefault("name", name)
-
-    def _calls(self, calls: object, path: str) -> list[dict[str, Any]]:
-        parsed: list[dict[str, Any]] = []
-        for position, call in enumerate(typed(calls, list, path, "a list")):
-            function = call.get("function") if isinstance(call, dict) else None
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                message, where = "{call} must have a function with a name", f"{path}.{position}"
-                raise InvalidRequestError.of(message, param=f"{where}.function", fields={"call": where})
-            arguments = self._arguments(function.get("arguments"), f"{path}.{position}.function.arguments")
-            parsed.append({**call, "function": {**function, "arguments": arguments}})
-            if isinstance(call.get("id"), str):
-                self._names[call["id"]] = function["name"]
-                self._last_id = call["id"]
-        return parsed
-
-    def _arguments(self, given: object, path: str) -> dict[str, Any] | str:
-        values: object = given
-        if isinstance(given, str) and given.strip():
-            values = read_json(given, param=path, meter=self._meter)
-        elif given is None or isinstance(given, str):
-            values = {}
-        arguments = typed(values, dict, path, "a JSON object")
-        if not self._as_text:
-            return arguments
-        return given if arguments and isinstance(given, str) else json.dumps(arguments, ensure_ascii=False)
-
 
 ContentFormat = Literal["string", "openai"]
 
@@ -92,7 +24,7 @@ def template_messages(
     content_format: ContentFormat,
     *,
     knows_developer: bool,
-    arguments_as_text: bool = False,
+    call_forms: CallForms = CallForms(),  # noqa: B008 (frozen)
     tells_null: bool = False,
     takes_one_text: bool = False,
 ) -> list[dict[str, Any]]:
@@ -110,7 +42,7 @@ def template_messages(
         InvalidRequestError: a message is malformed; `param` is its path.
     """
     prepared: list[dict[str, Any]] = []
-    history = ToolHistory(arguments_as_text=arguments_as_text)
+    history: ToolHistory | None = None
     for position, message in enumerate(messages):
         path = f"messages.{position}"
         role = message.get("role")
@@ -124,13 +56,63 @@ def template_messages(
         kept["content"] = _content(kept.get("content", ""), content_format, f"{path}.content")
         if isinstance(kept.get("reasoning"), str):
             kept.setdefault("reasoning_content", kept.pop("reasoning"))
-        history.convert(kept, path)
+        if role in ("tool", "function") or "tool_calls" in kept or "function_call" in kept:
+            history = history or ToolHistory(call_forms)
+            history.convert(kept, path)
         if takes_one_text and kept.get("tool_calls") and kept["content"] and kept.get("reasoning_content"):
             kept |= {"reasoning_content": f"{kept['reasoning_content']}\n{kept['content']}", "content": ""}
         if tells_null and kept.get("tool_calls") and not kept["content"]:
             del kept["content"]
         prepared.append(kept)
     return prepared
+
+
+MAX_KINDS = 256  # of messages that one object remembers; others are looked at again with each conversation
+_MAX_ROLE = 64  # characters of a role that is remembered
+
+
+class MessageForms:
+    """Gives messages the form of content that a template takes, and finds those that it would leave out. It remembers
+    what it has found, so that most conversations are rendered once. Safe to use from several threads: what two of them
+    find at the same time is the same."""
+
+    def __init__(self) -> None:
+        self._changed: dict[Kind, bool] = {}  # kind → its content is given in the other form
+
+    def fit(
+        self, messages: list[dict[str, Any]], template: str, render: Render, *, has_tools: bool
+    ) -> list[dict[str, Any]]:
+        """The messages, each with its content as a string or as a list of parts.
+
+        Args:
+            messages: as `template_messages` has them.
+            render: messages → prompt.
+
+        Raises:
+            InvalidRequestError: the template writes no message of some role, so it would be lost.
+            RenderLimitError: rendering takes too long.
+        """
+        kinds: dict[int, Kind] = {}
+        for position, message in enumerate(messages):
+            content, role = message.get("content"), message["role"]
+            if content:
+                is_later = position > 0 and role in ("system", "developer")
+                forms = isinstance(content, list), bool(message.get("tool_calls")), has_tools
+                kinds[position] = Kind(template, role, is_later, *forms)
+        known = {kind: self._changed[kind] for kind in set(kinds.values()) if kind in self._changed}
+        unknown = {position: kind for position, kind in kinds.items() if kind not in known}
+        if unknown:
+            found = find_forms(messages, unknown, known, kinds, render)
+            for kind, is_changed in found.items():
+                if len(self._changed) < MAX_KINDS and len(kind.role) <= _MAX_ROLE:
+                    self._changed[kind] = is_changed
+            known |= found
+        if not any(known.values()):
+            return messages
+        return [
+            in_other_form(message) if position in kinds and known.get(kinds[position]) else message
+            for position, message in enumerate(messages)
+        ]
 
 
 def continues_final_message(
@@ -342,10 +324,11 @@ class TextEncoder:
         elif num_characters > LONG_TEXT:
             room = LengthLimit.of(self._engine.info)
             if num_characters > room.limit * self._find_longest_token():
-                raise ContextLengthError(
+                least = -(-num_characters // self._find_longest_token())
+                raise ContextLengthError.of_prompt(
                     f"The input ({num_characters} characters) is longer than {room.name} ({room.limit} tokens) can "
                     "hold. Send a shorter prompt.",
-                    param="prompt",
+                    *(least, room.limit, f"at least that many: it has {num_characters} characters"),
                 )
 
     @property

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jinja2 import TemplateError
 
 from palladio.http.prompts.chat_messages import (
     LONG_TEXT,
+    MessageForms,
     TextEncoder,
     Truncation,
     content_text,
@@ -21,15 +23,16 @@ from palladio.http.prompts.chat_messages import (
     run_encoding,
     template_messages,
 )
-from palladio.http.prompts.template_calls import takes_arguments_as_text
+from palladio.http.prompts.generic_tools import with_calls_as_text, with_tools
+from palladio.http.prompts.template_calls import CallForms
 from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import find_misspelt
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.runtime.interface.foreign_fields import find_misspelt
 from palladio.runtime.text.template_check import check_template
 from palladio.runtime.text.tokenizer import Tokenizer
 
@@ -88,7 +91,8 @@ class ChatTemplate:
             raise ConfigError(f"--default-chat-template-kwargs must not hold {clash[0]!r}: the server sets it")
         self._facts: dict[str, TemplateFacts] = {}
         self._built_in: dict[BuiltInTemplate, str] = {}
-        self._take_text: dict[str, bool] = {}
+        self._call_forms: dict[str, CallForms] = {}
+        self._message_forms = MessageForms()
         self._threads = threads or concurrent.futures.ThreadPoolExecutor(
             NUM_THREADS, thread_name_prefix="chat-template"
         )
@@ -144,7 +148,7 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
-                what it is given (tools, the calls of earlier messages, kwargs).
+                what it is given (kwargs).
             RenderLimitError: it takes too long for them.
         """
 
@@ -202,21 +206,29 @@ class ChatTemplate:
             messages,
             facts.content_format,
             knows_developer=facts.knows_developer,
-            arguments_as_text=self._takes_text(tokenizer, template) if calls else False,
+            call_forms=self._forms_of_calls(tokenizer, template) if calls and facts.reads_calls else CallForms(),
             tells_null=facts.tells_null,
             takes_one_text=facts.takes_one_text,
         )
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
-            _check_is_read(facts, messages, tools, kwargs or {})
-        return tokenizer.render_chat(
-            prepared,
-            template=facts.text,
-            tools=None if tools is None else [dict(tool) for tool in tools],
-            add_generation_prompt=False if continues else add_generation_prompt is not False,
-            continue_final_message=continues,
-            seconds=seconds,
-            **merged,
-        )
+            _check_is_read(facts, kwargs or {})
+            if not facts.reads_calls:
+                prepared = with_calls_as_text(prepared, results_too=not facts.reads_results)
+            if tools and "tools" not in facts.variables:
+                prepared, tools = with_tools(prepared, tools), None
+
+        def write(conversation: list[dict[str, Any]], is_continued: bool = False) -> str:
+            return tokenizer.render_chat(
+                conversation,
+                template=facts.text,
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=False if continues else add_generation_prompt is not False,
+                continue_final_message=is_continued,
+                seconds=seconds,
+                **merged,
+            )
+
+        return write(self._message_forms.fit(prepared, facts.text, write, has_tools=bool(tools)), continues)
 
     def settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A request's variables of the template, with the server's."""
@@ -273,8 +285,8 @@ class ChatTemplate:
         return "tools" in self.variables(tokenizer, tools=True)
 
     def tools_to_write(self, tokenizer: Tokenizer, plan: ToolPlan) -> tuple[dict[str, Any], ...] | None:
-        """What the template is told of tools. Of those that a call is forced of, a template that writes none is told
-        nothing: their grammar is in their place."""
+        """What the prompt is to say of tools. Where a call is forced and the template writes none, it says nothing: the
+        grammar is in their place."""
         is_told = not plan.is_forced or self.reads_tools(tokenizer)
         return plan.template_tools if is_told else None
 
@@ -288,8 +300,8 @@ class ChatTemplate:
         if tool_format.reads_free_text and not self.reads_tools(tokenizer):
             found.append(
                 f"tool calls are read as {tool_format.name} writes them, but the chat template writes no tools into "
-                "prompts: requests with tools are refused unless tool_choice forces a call; give a --chat-template "
-                "that writes them"
+                "prompts: unless tool_choice forces a call, the tools stand in the prompt as plain text, and calls "
+                "are read as JSON; give a --chat-template that writes them"
             )
         facts = self._read(self.source(tokenizer) or "")
         for name in sorted(self._default_kwargs.keys() - facts.variables - TOGGLES):
@@ -306,13 +318,11 @@ class ChatTemplate:
             )
         return template
 
-    def _takes_text(self, tokenizer: Tokenizer, template: str) -> bool:
-        if template not in self._take_text:
-            text = self._read(template).text
-            self._take_text[template] = takes_arguments_as_text(
-                lambda messages: tokenizer.render_chat(messages, template=text)
-            )
-        return self._take_text[template]
+    def _forms_of_calls(self, tokenizer: Tokenizer, template: str) -> CallForms:
+        if template not in self._call_forms:
+            render = functools.partial(tokenizer.render_chat, template=self._read(template).text)
+            self._call_forms[template] = CallForms.of(render)
+        return self._call_forms[template]
 
     def _read(self, template: str) -> TemplateFacts:
         if template not in self._facts:
@@ -326,35 +336,11 @@ def _has_calls(message: Mapping[str, Any]) -> bool:
     return bool(message.get("tool_calls") or message.get("function_call"))
 
 
-def _check_is_read(
-    facts: TemplateFacts,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    kwargs: Mapping[str, Any],
-) -> None:
+def _check_is_read(facts: TemplateFacts, kwargs: Mapping[str, Any]) -> None:
     """
     Raises:
         InvalidRequestError: the prompt would lack what the request has.
     """
-    other = "start the server with a --chat-template that writes them"
-    if tools and "tools" not in facts.variables:
-        raise InvalidRequestError.of(
-            "{param} have no effect: the chat template does not write them into the prompt; {other}, or set {choice} "
-            'to "none", or to "required" or a function, whose schema then holds the answer',
-            param="tools",
-            fields={"choice": "tool_choice"},
-            other=other,
-            code="unsupported_parameter",
-        )
-    for position, message in enumerate(messages):
-        if _has_calls(message) and not facts.reads_calls:
-            path = f"messages.{position}.{'tool_calls' if message.get('tool_calls') else 'function_call'}"
-            raise InvalidRequestError.of(
-                "{param} would be lost: the chat template does not write the tool calls of earlier messages; {other}",
-                param=path,
-                other=other,
-                code="unsupported_parameter",
-            )
     for name, value in kwargs.items():
         if value is not None and name not in facts.variables and name not in TOGGLES:
             raise _unread(facts, name)

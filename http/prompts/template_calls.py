@@ -1,8 +1,9 @@
 """How a chat template takes the tool calls of earlier messages: what it does with them differs by family."""
 
+import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -10,29 +11,46 @@ _NULL_TEST = re.compile(r"""\b(\w+(?:\[['"]content['"]\]|\.content))\s+is\s+(not
 _PROBE = "probe"
 
 
-def takes_arguments_as_text(render: Callable[[list[dict[str, Any]]], str]) -> bool:
-    """Whether the template puts the arguments between strings as they are: found by rendering a call.
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallForms:
+    """How a template takes the arguments of earlier calls.
 
-    Args:
-        render: messages → prompt.
+    Attributes:
+        as_text: it puts them between strings as they are; else it takes them as an object.
+        cut_as_text: it takes text there that is no JSON object, such as arguments that were cut off.
     """
-    function = {"name": "f", "arguments": {_PROBE: 1}}
+
+    as_text: bool = False
+    cut_as_text: bool = True
+
+    @classmethod
+    def of(cls, render: Callable[[list[dict[str, Any]]], str]) -> Self:
+        """Found by rendering calls. Args: render: messages → prompt."""
+        as_text = _takes_as_text(render)
+        return cls(as_text, as_text or _PROBE in _rendered(render, f'{{"{_PROBE}": "cut o'))
+
+
+def _takes_as_text(render: Callable[[list[dict[str, Any]]], str]) -> bool:
+    text = _rendered(render, {_PROBE: 1})
+    if text and f"{{'{_PROBE}'" not in text:
+        return False  # an object between strings is an error, which gives no text; so may be something else
+    return _PROBE in _rendered(render, f'{{"{_PROBE}": 1}}')
+
+
+def _rendered(render: Callable[[list[dict[str, Any]]], str], arguments: object) -> str:
+    """A conversation with a call; "" if the template refuses it."""
+    function = {"name": "f", "arguments": arguments}
     call = {"id": "call00000", "type": "function", "function": function}  # Mistral takes ids of nine characters only
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call00000", "name": "f", "content": "b"},
-    ]
     try:
-        if f"{{'{_PROBE}'" not in render(messages):
-            return False
+        return render(
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call00000", "name": "f", "content": "b"},
+            ]
+        )
     except InvalidRequestError:
-        pass  # an object between strings is an error; so may be something else
-    function["arguments"] = f'{{"{_PROBE}": 1}}'
-    try:
-        return _PROBE in render(messages)
-    except InvalidRequestError:
-        return False
+        return ""
 
 
 def takes_one_text(template: str) -> bool:

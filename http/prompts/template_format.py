@@ -31,6 +31,7 @@ class TemplateFacts:
             is read from outside evaluates constants, without bounds.)
         own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
         reads_calls: it writes the tool calls of earlier messages.
+        reads_results: it knows the role of their results.
         tells_null, takes_one_text: see template_calls.
         knows_developer: it has a role of that name.
     """
@@ -40,6 +41,7 @@ class TemplateFacts:
     variables: frozenset[str]
     own: frozenset[str]
     reads_calls: bool
+    reads_results: bool
     tells_null: bool
     takes_one_text: bool
     knows_developer: bool
@@ -54,6 +56,7 @@ class TemplateFacts:
             frozenset(name.name for name in names if name.ctx == "load"),
             frozenset(name.name for name in names if name.ctx != "load"),
             "tool_calls" in source,
+            "'tool'" in source or '"tool"' in source,
             tells_null(source),
             takes_one_text(source),
             "developer" in source,

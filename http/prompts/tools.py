@@ -9,6 +9,7 @@ import orjson
 
 from palladio.http.tool_calls.base import Function, Functions, ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.generic_json import GENERIC_JSON
 from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
 from palladio.http.tool_calls.lark import Notation
 from palladio.http.wire.protocol_chat import ToolFields
@@ -16,6 +17,7 @@ from palladio.http.wire.typed_json import typed, without_nulls
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 from palladio.runtime.text.tokenizer import Tokenizer
 
 MAX_TOOLS = 128  # OpenAI's
@@ -198,9 +200,10 @@ class ToolPlan:
     Attributes:
         template_tools: what the chat template gets; None without tools and with tool_choice none.
         grammar: what the output (after its reasoning) must be in: a call with tool_choice required or a name, else
-            free text in which calls of strict functions keep to their schema; None: free.
+            free text in which calls of strict functions keep to their schema (of all, if it `is_generic`); None: free.
         visible_special_ids: special tokens that the parser has to see in the text.
         is_forced: the answer can be nothing but calls, by tool_choice.
+        is_generic: the model is told of its tools in plain text, and writes calls in JSON.
     """
 
     template_tools: tuple[dict[str, Any], ...] | None
@@ -211,10 +214,17 @@ class ToolPlan:
     _callable: Functions
     _parallel: bool
     _notation: Notation | None
+    is_generic: bool = False
 
     @classmethod
     def of(
-        cls, body: ToolFields, tool_format: ToolFormat, tokenizer: Tokenizer, config: GrammarConfig = GrammarConfig()
+        cls,
+        body: ToolFields,
+        tool_format: ToolFormat,
+        tokenizer: Tokenizer,
+        config: GrammarConfig = GrammarConfig(),
+        *,
+        is_written: bool = True,
     ) -> Self:
         """Takes time for large tools: see `tools_size`.
 
@@ -222,6 +232,7 @@ class ToolPlan:
             body: the request's tools, tool_choice, parallel_tool_calls, functions and function_call.
             tool_format: the family's way to write calls, `Context.tool_format`.
             config: the engine's.
+            is_written: the chat template writes tools into the prompt.
 
         Raises:
             InvalidRequestError: a field is malformed, or asks for a tool that is not there; `param` is its path.
@@ -235,11 +246,18 @@ class ToolPlan:
         callable_now = {name: functions[name] for name in choice.names}
         forced = choice.mode == "required"
         parallel = body.parallel_tool_calls is not False and not body.functions
+        is_generic = not is_written and not forced
+        holds_all = is_generic and config.grammar_backend != "none"
+        if is_generic:
+            tool_format = GENERIC_JSON
+        if holds_all:
+            callable_now = {name: _held(function) for name, function in callable_now.items()}
+        is_strict = holds_all or any(function.strict for function in callable_now.values())
         grammar = None
         if forced:
             many = parallel and not choice.is_named
             grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=many)
-        elif any(function.strict for function in callable_now.values()) and tool_format.reads_free_text:
+        elif is_strict and tool_format.reads_free_text:
             grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=parallel)
         reads = forced or tool_format.reads_free_text
         found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()
@@ -250,6 +268,7 @@ class ToolPlan:
             _format=tool_format if reads else None,
             _callable=callable_now,
             is_forced=forced,
+            is_generic=is_generic,
             _parallel=parallel,
             _notation=notation,
         )
@@ -292,6 +311,15 @@ class ToolPlan:
             fields = {"field": field, "choice": "tool_choice"}
             raise InvalidRequestError.of(message, param="tools", fields=fields, why=why)
         return combined
+
+
+def _held(function: Function) -> Function:
+    """A function whose calls keep to its schema, if a grammar can say it."""
+    try:
+        rewritten(function.parameters, closes_objects=False)
+    except UnsupportedSchemaError:
+        return function
+    return dataclasses.replace(function, strict=True)
 
 
 def tools_size(body: ToolFields) -> int:

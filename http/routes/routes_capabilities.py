@@ -10,7 +10,7 @@ from palladio.http.generation.context import Context
 from palladio.http.generation.prompts import MAX_SAMPLES
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.routes.scored_pairs import is_judge
-from palladio.http.wire.foreign_fields import verdicts
+from palladio.runtime.interface.foreign_fields import verdicts
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.interface.token_rules import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
@@ -50,7 +50,7 @@ def _model(context: Context) -> dict[str, Any]:
     return {
         "object": "capabilities",
         "model": context.model_names[0],
-        "any_model_name": "*" in (context.config.served_model_name or ()),
+        "any_model_name": context.takes_any_name,
         "architecture": info.architecture,
         "dtype": info.dtype,
         "device": info.device,
@@ -60,6 +60,7 @@ def _model(context: Context) -> dict[str, Any]:
         "classes": None if classes is None else {"labels": classes.labels, "activation": classes.activation},
         "tokenizer": tokenizer is not None,
         "chat_template": has_template,
+        "chat_sampling_params": context.chat_sampling,
         "reasoning_parser": None if reasoning is None else reasoning.name,
         "tool_call_parser": context.tool_format.name if has_template else None,
         "grammar_backend": context.engine.config.grammar.grammar_backend if _has_grammars(context) else None,
@@ -117,7 +118,7 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
     """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
     closed = _closed(context)
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
-    has_tools = _has_template(context) and context.chat_template.reads_tools(context.tokenizer)
+    has_tools = _has_template(context) and context.takes_tools
     found = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
+from palladio.http.chat.chat_run import warn_of_generic
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
 from palladio.http.generation.logprobs import token_name
@@ -37,9 +38,11 @@ def tokenize_router(context: Context) -> APIRouter:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
+        names = RequestNames.of(request.scope)
+        names.allow_warnings(context.note_warning)
         if body.messages is not None:
-            RequestNames.of(request.scope).add(FieldNames(paths={"prompt": "messages"}))
-        batch = await _tokenize(context, body)
+            names.add(FieldNames(paths={"prompt": "messages"}))
+        batch = await _tokenize(context, body, names)
         single = not isinstance(body.prompt, list)
         tokenizer, max_model_len = context.tokenizer, context.max_model_len
 
@@ -50,9 +53,9 @@ def tokenize_router(context: Context) -> APIRouter:
                 "max_model_len": max_model_len,
             }
             if body.return_token_strs:
-                names = [[token_name(tokenizer, token_id) for token_id in ids] for ids in batch]
-                fields["token_strs"] = names[0] if single else names
-            return _json(fields)
+                texts = [[token_name(tokenizer, token_id) for token_id in ids] for ids in batch]
+                fields["token_strs"] = texts[0] if single else texts
+            return _json(fields | names.warnings())
 
         return await run_encoding(answer, sum(map(len, batch)))
 
@@ -91,7 +94,7 @@ def _json(content: Any) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
+async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames) -> list[list[int]]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
@@ -103,11 +106,15 @@ async def _tokenize(context: Context, body: TokenizeRequest) -> list[list[int]]:
             chat_template_kwargs=body.chat_template_kwargs,
         )
         tokenizer = context.tokenizer
-        tool_format = context.tool_format
-        plan = await run_encoding(lambda: ToolPlan.of(chat, tool_format, tokenizer), tools_size(chat))
+        tool_format, is_written = context.tool_format, context.chat_template.reads_tools(tokenizer)
+        plan = await run_encoding(
+            lambda: ToolPlan.of(chat, tool_format, tokenizer, is_written=is_written), tools_size(chat)
+        )
+        if plan.is_generic:
+            warn_of_generic(names)
         template_tools = context.chat_template.tools_to_write(tokenizer, plan)
         variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
-        reasoning = ReasoningPlan.of(chat, context.reasoning, variables)
+        reasoning = ReasoningPlan.of(chat, context.reasoning, variables, names)
         prompt = await context.chat_template.encode(
             context.counting_encoder,
             body.messages,

@@ -44,7 +44,7 @@ class HttpConfig:
         weight_update_folders: Directories from which /update_weights_from_disk may load weights, themselves and all
             below them. Also turns on /update_weights_from_tensor. Default: weights cannot be updated over HTTP.
         served_model_name: Model names that requests may use; the first one is shown to clients. Default: the model
-            path. "*" accepts any name.
+            path. "default" is one in any case, and "*" accepts any name.
         chat_template: Path of a .jinja or .json file, or the name of a built-in template. Default: the tokenizer's
             template.
         trust_request_chat_template: Take the field chat_template of chat requests; it is rendered in the same sandbox

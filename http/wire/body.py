@@ -16,7 +16,7 @@ from starlette.types import Receive
 
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, NoteWarning, RequestNames
 from palladio.http.wire.protocol import WireModel
-from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
+from palladio.runtime.interface.errors import InvalidRequestError, MalformedJsonError, RequestAbortedError
 
 ENCODINGS = ("gzip", "deflate")
 SLICE = 1 << 18  # bytes that are decompressed in one go: it takes about a millisecond
@@ -204,7 +204,8 @@ def read_json(
         is_counted: that has been done.
 
     Raises:
-        InvalidRequestError: it is malformed, holds too much, or is nested deeper than MAX_DEPTH.
+        MalformedJsonError: it is not JSON.
+        InvalidRequestError: it holds too much, or is nested deeper than MAX_DEPTH.
     """
     fields = {} if param is None else {"what": param}
     if not is_counted:
@@ -217,7 +218,7 @@ def read_json(
     except orjson.JSONDecodeError as exc:
         if "limit" not in exc.msg:  # orjson has one of its own, which is higher
             message = "{what} is not valid JSON: {why}"
-            error = InvalidRequestError.of(message, param=param, code=code, fields=fields, what=what, why=exc)
+            error = MalformedJsonError.of(message, param=param, code=code, fields=fields, what=what, why=exc)
             raise error from None
     else:
         if not _is_too_deep(text, value):

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palladio.runtime.interface.errors import (
+    ContextLengthError,
     DeadlineError,
     EngineDeadError,
     EngineNotReadyError,
@@ -24,6 +25,7 @@ from palladio.runtime.interface.errors import (
     ModelNotFoundError,
     OverloadedError,
     PalladioError,
+    PromptLength,
     RequestAbortedError,
 )
 
@@ -184,13 +186,18 @@ _ANTHROPIC_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBody:
-    """An HTTP status with OpenAI's error body."""
+    """An HTTP status with OpenAI's error body.
+
+    Attributes:
+        length: of the prompt, if that is what is wrong: Anthropic's API says it in words that its clients know.
+    """
 
     status: int
     message: str
     param: str | None = None
     code: str | None = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    length: PromptLength | None = None
 
     def payload(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
@@ -206,7 +213,8 @@ class ErrorBody:
 
     def anthropic_payload(self) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-        error: dict[str, Any] = {"type": kind, "message": self.message}
+        message = self.message if self.length is None else _prompt_is_too_long(self.length)
+        error: dict[str, Any] = {"type": kind, "message": message}
         if self.code == THREAD_UNSUPPORTED:
             error["details"] = {"error_code": self.code, "unsupported": []}
         return {"type": "error", "error": error}
@@ -217,6 +225,12 @@ class ErrorBody:
     def event(self) -> bytes:
         """The same as an event of a stream whose status has already gone out."""
         return b"data: " + orjson.dumps(self.payload()) + b"\n\n"
+
+
+def _prompt_is_too_long(length: PromptLength) -> str:
+    """As Anthropic's own servers say it: agents look for these words, and then send a shorter conversation."""
+    note = f" ({length.note})" if length.note else ""
+    return f"prompt is too long: {length.num_tokens} tokens > {length.limit} maximum{note}"
 
 
 class HttpError(Exception):
@@ -235,7 +249,8 @@ def error_body(exc: PalladioError | HttpError, names: RequestNames) -> ErrorBody
     headers = {"Retry-After": str(math.ceil(exc.retry_after))} if isinstance(exc, OverloadedError) else {}
     if isinstance(exc, InvalidRequestError):
         param = None if exc.param is None else names.param(exc.param)
-        return ErrorBody(status, str(exc.message.rename(names.name)), param, exc.code or code, headers)
+        length = exc.length if isinstance(exc, ContextLengthError) else None
+        return ErrorBody(status, str(exc.message.rename(names.name)), param, exc.code or code, headers, length)
     return ErrorBody(status, str(exc), None, code, headers)
 
 
@@ -294,10 +309,22 @@ def install_error_handlers(app: FastAPI, note: NoteError) -> None:
     app.add_exception_handler(RequestValidationError, query)
 
 
+_INSTEAD: Mapping[str, str] = {  # routes of llama.cpp → what does the same here
+    "/completion": "POST /v1/completions",
+    "/completions": "POST /v1/completions",
+    "/infill": "POST /v1/completions, with the prompt of a model that fills in",
+    "/embedding": "POST /v1/embeddings",
+    "/embeddings": "POST /v1/embeddings",
+    "/slots": "GET /v1/loads for the load, GET /v1/requests/{id}/explain for one request",
+}
+
+
 def _routing_error(request: Request, exc: HTTPException) -> ErrorBody:
     headers = dict(exc.headers or {})
     if exc.status_code == 404:
-        return ErrorBody(404, f"no such route: {request.method} {request.url.path}", code="unknown_url")
+        instead = _INSTEAD.get(route_path(request.scope))
+        hint = "" if instead is None else f"; use {instead}"
+        return ErrorBody(404, f"no such route: {request.method} {request.url.path}{hint}", code="unknown_url")
     if exc.status_code == 405:
         allowed = headers.get("Allow", headers.get("allow", "another method"))
         message = f"{request.method} is not allowed for {request.url.path}; use {allowed}"

@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.foreign_fields import METADATA, SAME_AS, judge
 from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.token_rules import (

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,19 @@ def load_model(
 def _mover(place: Format) -> Callable[[jax.Array], jax.Array]:
     """Not device_put, which knows only arrays that this host has all of. One for all layers: it is compiled once."""
     return jax.jit(lambda array: array, out_shardings=place)
+
+
+def num_parameters(model: CausalLM) -> int:
+    """Of the model as published: without the scales of quantized weights."""
+    weights = {keys for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
+    params = nnx.to_flat_state(nnx.state(model))
+    return sum(math.prod(param.shape) for keys, param in params if keys[:-1] not in weights or keys[-1] == "values")
+
+
+def describe_weights(model: CausalLM, dtype: DTypeLike) -> list[str]:
+    """Lines for the log. Args: dtype: of activations."""
+    kinds = "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in weight_bytes(model).items())
+    return [f"Weights: {line}" for line in (kinds, *unrounded(model), *widenings(model, dtype))]
 
 
 def weight_bytes(model: CausalLM) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from palladio.model.config import DType, ModelConfig
-from palladio.model.errors import CheckpointError
+from palladio.model.errors import CheckpointError, MissingKeysError
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
 from palladio.model.loading.checkpoint import Checkpoint, has_weights
@@ -203,8 +203,9 @@ def _check_layers(path: Path, names: Iterable[str], config: ModelConfig) -> None
     """A config.json with a layer too many would else be noticed when all of its layers are built."""
     found = 1 + max((int(match[1]) for match in map(_LAYER.match, names) if match), default=-1)
     if found < config.num_layers:
-        raise CheckpointError(
-            f"{path}: num_hidden_layers is {config.num_layers} in config.json, but the checkpoint has {found} layers"
+        raise MissingKeysError(
+            f"{path}: num_hidden_layers is {config.num_layers} in config.json, but the checkpoint has {found} layers",
+            f"tensor of layer {found}",
         )
 
 

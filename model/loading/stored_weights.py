@@ -19,7 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from palladio.model.config import ModelConfig
-from palladio.model.errors import CheckpointError
+from palladio.model.errors import CheckpointError, MissingKeysError
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.checkpoint import Checkpoint
@@ -287,7 +287,8 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
     if config.quantization is None and (missing or unexpected):
         expect_plain(left)
     if missing:
-        raise CheckpointError(f"missing keys in checkpoint {path}: {_some(missing)} (required by config.json)")
+        some = _some(missing)
+        raise MissingKeysError(f"missing keys in checkpoint {path}: {some} (required by config.json)", some)
     if unexpected:
         raise CheckpointError(
             f"unexpected keys in checkpoint {path}: {_some(unexpected)} (not used by this config.json)"

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from palladio.child import python_path
 from palladio.commands.chat import add_chat_flags, read_settings, talk
@@ -64,10 +65,16 @@ def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _chat(server: "_Server", args: argparse.Namespace, settings: Settings, environment: Mapping[str, str]) -> int:
-    model = asyncio.run(server.wait_ready())
+    model, chosen = asyncio.run(server.wait_ready())
     if model == DEFAULT_MODEL_NAME:
         print(f"This is the embedded model. {larger_model_hint('run')}", file=sys.stderr, flush=True)
-    conversation = Conversation(model, args.system, settings)
+    if chosen:
+        values = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        hint = (
+            f"The model's files do not say how to sample; this chat begins with {values} (/set shows and changes them)."
+        )
+        print(hint, file=sys.stderr, flush=True)
+    conversation = Conversation(model, args.system, settings.with_defaults(chosen))
     status = talk(server.client, conversation, args.prompt, environment, server.is_alive)
     if not server.is_alive():
         print(f"error: {server.last_words()}", file=sys.stderr)
@@ -96,8 +103,8 @@ class _Server:
         errors = [line for line in lines if line.startswith("error: ")]
         return errors[-1].removeprefix("error: ") if errors else f"the server ended: {' / '.join(lines[-3:])}"
 
-    async def wait_ready(self) -> str:
-        """Shows how far it is; returns the model's name.
+    async def wait_ready(self) -> tuple[str, dict[str, Any]]:
+        """Shows how far it is; returns the model's name, and how a chat is to sample where the model does not say.
 
         Raises:
             ConfigError: a flag or the checkpoint is wrong. ClientError: it could not start.
@@ -113,7 +120,9 @@ class _Server:
                     self._url = found[1] if found else ""
                 elif await self._is_ready(display):
                     async with self.client() as client:
-                        return await first_model(client)
+                        model = await first_model(client)
+                        _, content = await client.ask("GET", "capabilities")
+                        return model, decode(content).get("chat_sampling_params") or {}
                 await asyncio.sleep(_POLL)
                 if time.monotonic() - shown > 1.0:
                     shown = time.monotonic()

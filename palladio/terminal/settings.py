@@ -93,6 +93,11 @@ class Settings:
             reason = str(error) if str(error).startswith("must") else f"must be a number, not {text!r}"
             raise SettingError(f"{name} {reason}") from None
 
+    def with_defaults(self, values: Mapping[str, Any]) -> Self:
+        """With values for what is not set. Names that are no settings are left out."""
+        known = {name: value for name, value in values.items() if name in SETTINGS}
+        return dataclasses.replace(self, values=known | dict(self.values))
+
     @property
     def verbose(self) -> bool:
         return bool(self.values.get(_OURS))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
-from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
+from palladio.model.loading.load_model import describe_weights
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.telemetry.process_memory import resident_bytes
@@ -42,10 +42,8 @@ def log_loaded(model: CausalLM, dtypes: Dtypes, architecture: str, before: Memor
     """Which weights there are, and what they took; a figure that other programs made negative is left out."""
     after = Memory.now()
     used = after.used_since(before)
-    kinds = weight_bytes(model).items()
-    logger.info("Weights: %s", "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in kinds))
-    for line in (*unrounded(model), *widenings(model, dtypes.activations)):
-        logger.info("Weights: %s", line)
+    for line in describe_weights(model, dtypes.activations):
+        logger.info(line)
     logger.info(
         "Load weight end. type=%s, dtype=%s, avail mem=%.2f GB, %s%.1f s.",
         architecture,

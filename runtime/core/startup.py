@@ -14,7 +14,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.layer_spec import AttentionSpec
-from palladio.model.loading.load_model import load_model
+from palladio.model.loading.load_model import load_model, num_parameters, weight_bytes
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.engine_plan import EnginePlan
@@ -36,7 +36,7 @@ from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.input_embeds import EmbedsSpec
-from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport
+from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport, WeightsSize
 from palladio.runtime.interface.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
@@ -88,6 +88,7 @@ class BuiltExecutor:
     executor: DeviceExecutor
     memory: MemoryReport
     warm_up: WarmUp
+    weights: WeightsSize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def build_executor(
     warm_up = WarmUp(design, on_progress)
     with warm_up.beside(), _explaining_exhaustion(design.plan):
         model = _load(design, on_progress)
+        size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
         state = design.shape.allocate(weights, design.plan.num_pages)
         _log_pool(design)
@@ -158,7 +160,7 @@ def build_executor(
     )
     _check_workspace(design.plan, memory)
     agree(0)  # all have come so far
-    return BuiltExecutor(design, executor, memory, warm_up)
+    return BuiltExecutor(design, executor, memory, warm_up, size)
 
 
 def build_engine_parts(
@@ -177,7 +179,7 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
     runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy", order=order)
-    ready = _ready(design, built.warm_up.seconds)
+    ready = _ready(design, built.warm_up.seconds, built.weights)
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
     _log_limits(design)
@@ -276,7 +278,6 @@ def _cache_scales(design: EnginePlan) -> str:
 
 
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
-    source = design.config.source
     before, start = Memory.now(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before.available)
     model = load_model(
@@ -285,7 +286,7 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         dtype=design.dtypes.activations,
         weights_dtype=design.dtypes.weights,
         mesh=design.shape.mesh,
-        load_format=source.load_format,
+        load_format=design.config.source.load_format,
         kernels=design.kernels,
         seed=design.seed,
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
@@ -319,7 +320,7 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
         )
 
 
-def _ready(design: EnginePlan, seconds: float) -> EngineReady:
+def _ready(design: EnginePlan, seconds: float, weights: WeightsSize) -> EngineReady:
     reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,
@@ -340,6 +341,7 @@ def _ready(design: EnginePlan, seconds: float) -> EngineReady:
         attention_kernels=design.kernels.attention,
         embedding=None if pooling is None else _embedding(design.model, pooling),
         num_ranks=design.shape.ranks.num_ranks,
+        weights=weights,
         embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
         if design.shape.num_embeds
         else None,

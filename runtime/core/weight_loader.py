@@ -17,7 +17,7 @@ from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory
 from palladio.runtime.execution.device_state import Weights
 from palladio.runtime.execution.out_of_memory import is_out_of_memory
-from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, MissingKeysError
 from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
@@ -72,6 +72,8 @@ class WeightLoader:
                 weights = [str(file.relative_to(path)) for file in weight_files(path)]
                 check_is_whole(path, [*_SETTINGS, *weights])
             model = self._model_at(path)
+        except MissingKeysError as error:
+            raise _partial(path, error) from error
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
         return self._load(path, model, "safetensors")
@@ -128,6 +130,8 @@ class WeightLoader:
             )
             _, weights = flatten_model(loaded)
             jax.block_until_ready(weights)
+        except MissingKeysError as error:
+            raise _partial(path, error) from error
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
         except OSError as error:
@@ -140,3 +144,10 @@ class WeightLoader:
                 f"device. XLA error: {error}"
             ) from error
         return weights
+
+
+def _partial(path: Path, error: MissingKeysError) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the weights in {path} are only a part of the model's: there is no {error.shown}. An update exchanges all "
+        "weights at once: give all tensors of the model"
+    )

@@ -118,8 +118,10 @@ class ModelSwitch:
             folder = await asyncio.to_thread(_write, content)
             try:
                 count = await self._update(folder, options)
-            except BaseException:
+            except BaseException as error:
                 shutil.rmtree(folder, ignore_errors=True)
+                if isinstance(error, InvalidRequestError):
+                    raise _without_folder(error, folder) from None
                 raise
             self.path = None
             await asyncio.to_thread(self._drop_sent)
@@ -225,6 +227,14 @@ def _tags(given: Collection[str] | None) -> frozenset[MemoryTag]:
             f"unknown tag {unknown[0]!r}; tags are {', '.join(MEMORY_TAGS)}; leave tags out for all", param="tags"
         )
     return frozenset(tag for tag in MEMORY_TAGS if tag in given)
+
+
+def _without_folder(error: InvalidRequestError, folder: Path) -> InvalidRequestError:
+    """The same of weights that were sent: where they were kept meanwhile means nothing to whoever sent them."""
+    text = str(error)
+    for place in (f"the weights in {folder}", f"checkpoint {folder}", str(folder / _FILE), str(folder)):
+        text = text.replace(place, "the weights that were sent")
+    return InvalidRequestError(text, param=error.param, code=error.code)
 
 
 def _write(content: bytes) -> Path:

@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -10,24 +9,21 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tqdm import tqdm
-
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.loop_thread import all_or_none
+from palladio.runtime.front.offline_runs import OfflineRuns
 from palladio.runtime.front.offline_weights import WeightUpdates
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.front.scoring import Scoring
-from palladio.runtime.front.sglang_api import LogprobOptions, Results, Sampling, encode_results, expand_requests
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, check_dimensions, embedded, read_vectors
-from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.front.sglang_api import LogprobOptions, Sampling, expand_requests
+from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.foreign_keywords import refuse_keywords
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.input_embeds import read_embeds
 from palladio.runtime.interface.offline_flags import OfflineFlags
-from palladio.runtime.interface.outputs import RequestOutput
 from palladio.runtime.interface.profile_options import ProfileOptions
 from palladio.runtime.interface.stats_report import describe_stats
 from palladio.runtime.process.transport import ThreadTransport
@@ -40,7 +36,7 @@ Result = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
-class Engine(Scoring, WeightUpdates):
+class Engine(Scoring, WeightUpdates, OfflineRuns):
     """Generates text from Python, without a server.
 
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
@@ -49,7 +45,7 @@ class Engine(Scoring, WeightUpdates):
     Methods can be called from any thread; concurrent calls share batches.
 
     Args:
-        model_path: a model directory or hub id.
+        model_path: a model directory, a hub id or a short name; "default" is the embedded model.
         flags: the server's engine flags by name, with underscores (docs/flags.md). SGLang's other flags, and those of
             other servers, are accepted, accepted with a warning, or refused as on the command line. `log_level` sets
             up the process's log, which is left alone otherwise.
@@ -60,6 +56,7 @@ class Engine(Scoring, WeightUpdates):
 
     Raises:
         ConfigError: a flag or the checkpoint is wrong.
+        EngineDeadError: this process was made by fork, of one that has had an Engine.
     """
 
     def __init__(self, model_path: str | os.PathLike[str] | None = None, **flags: Any) -> None:
@@ -111,6 +108,7 @@ class Engine(Scoring, WeightUpdates):
         timeout: float | Sequence[float | None] | None = None,
         stream: bool = False,
         show_progress: bool | None = None,
+        **others: Any,
     ) -> Result | list[Result] | Iterator[Result]:
         """Generates, and returns SGLang's results.
 
@@ -133,6 +131,7 @@ class Engine(Scoring, WeightUpdates):
             stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
                 `index` tells which one.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
+            others: of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
 
         Returns:
             A dict with "text", "output_ids", "meta_info"; a list of them, in order, for a list of prompts or n > 1.
@@ -142,6 +141,7 @@ class Engine(Scoring, WeightUpdates):
             DeadlineError: a prompt's timeout passed before its first token; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
+        refuse_keywords("generate", others)
         requests, shown, is_list = self._expand(
             prompt=prompt,
             input_ids=input_ids,
@@ -181,8 +181,10 @@ class Engine(Scoring, WeightUpdates):
         priority: int | Sequence[int | None] | None = None,
         timeout: float | Sequence[float | None] | None = None,
         stream: bool = False,
+        **others: Any,
     ) -> Result | list[Result] | AsyncIterator[Result]:
         """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
+        refuse_keywords("async_generate", others)
         expand = functools.partial(
             self._expand,
             prompt=prompt,
@@ -216,6 +218,7 @@ class Engine(Scoring, WeightUpdates):
         priority: int | Sequence[int | None] | None = None,
         timeout: float | Sequence[float | None] | None = None,
         show_progress: bool | None = None,
+        **others: Any,
     ) -> Result | list[Result]:
         """Computes embeddings; the engine must be started with `is_embedding=True`. Returns SGLang's results.
 
@@ -233,6 +236,7 @@ class Engine(Scoring, WeightUpdates):
             RequestAbortedError: a prompt was aborted; the other prompts end too.
             EngineDeadError: the engine failed or was shut down.
         """
+        refuse_keywords("encode", others)
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
         asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
         requests, _, is_list = self._expand(**asked, rid=rid, options=options)
@@ -251,8 +255,10 @@ class Engine(Scoring, WeightUpdates):
         cache_salt: str | Sequence[str | None] | None = None,
         priority: int | Sequence[int | None] | None = None,
         timeout: float | Sequence[float | None] | None = None,
+        **others: Any,
     ) -> Result | list[Result]:
         """As `encode`, to be awaited in an event loop."""
+        refuse_keywords("async_encode", others)
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
         asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
         expand = functools.partial(self._expand, **asked, rid=rid, options=options)
@@ -309,8 +315,11 @@ class Engine(Scoring, WeightUpdates):
         return config.flags() | dataclasses.asdict(info) | as_sglang_has_it
 
     def shutdown(self) -> None:
-        """Stops the engine and aborts running requests; can be called again. A program being compiled is waited for."""
-        if self._closed:
+        """Stops the engine and aborts running requests; can be called again. A program being compiled is waited for.
+
+        In a process made by fork it does nothing: the engine runs in the other one.
+        """
+        if self._is_gone:
             return
         self._run(self._engine.shutdown())
         self._close_loop()
@@ -331,70 +340,3 @@ class Engine(Scoring, WeightUpdates):
             arguments["input_embeds"] = read_embeds(embeds, info.embeds, LengthLimit.of(info).limit)
         defaults = self._engine.sampling_defaults
         return expand_requests(**arguments, defaults=defaults, tokenizer=self.tokenizer, received=time.time())
-
-    async def _collect(
-        self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool, show_progress: bool
-    ) -> Result | list[Result]:
-        results = Results(requests, shown, self.tokenizer, self._engine.model)
-
-        async def collect(request: GenerationRequest) -> None:
-            async with contextlib.aclosing(self._engine.generate(request)) as outputs:
-                async for output in outputs:
-                    results.add(request.first_index + output.index, output)
-
-        await self._gather([collect(request) for request in requests], show_progress)
-        return results.to_dicts() if is_list else results.to_dict(0)
-
-    async def _encode(
-        self, requests: list[GenerationRequest], is_list: bool, dimensions: int | None, show_progress: bool
-    ) -> Result | list[Result]:
-        spec = self._engine.info.embedding
-        if spec is None:
-            raise InvalidRequestError("Engine.encode makes embeddings: start the engine with is_embedding=True")
-        check_dimensions(dimensions, spec)
-        ends = await self._gather([self._embed(request) for request in requests], show_progress)
-        vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
-        results = encode_results([end.request_id for end in ends], ends, vectors.tolist(), self._engine.model.version)
-        return results if is_list else results[0]
-
-    async def _embed(self, request: GenerationRequest) -> RequestOutput:
-        """The prompt's only output, which has an embedding."""
-        async with contextlib.aclosing(self._engine.generate(request)) as outputs:
-            return embedded(await anext(outputs))
-
-    async def _gather(self, works: Sequence[Coroutine[Any, Any, T]], show_progress: bool) -> list[T]:
-        """The results of all of them; if one fails, the others end with it."""
-        with tqdm(total=len(works), disable=not show_progress, unit="prompt") as progress:
-            tasks = [asyncio.create_task(work) for work in works]
-            for task in tasks:
-                task.add_done_callback(lambda _: progress.update())
-            await all_or_none(tasks)
-        return [task.result() for task in tasks]
-
-    async def _stream(
-        self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool
-    ) -> AsyncGenerator[Result, None]:
-        queue: asyncio.Queue[Result | None] = asyncio.Queue()
-        results = Results(requests, shown, self.tokenizer, self._engine.model)
-
-        async def pump(request: GenerationRequest) -> None:
-            async with contextlib.aclosing(self._engine.generate(request)) as outputs:
-                async for output in outputs:
-                    index = request.first_index + output.index
-                    results.add(index, output)
-                    queue.put_nowait(results.to_dict(index) | ({"index": index} if is_list else {}))
-
-        async def pump_all() -> None:
-            try:
-                await all_or_none([asyncio.create_task(pump(request)) for request in requests])
-            finally:
-                queue.put_nowait(None)
-
-        pumping = asyncio.create_task(pump_all())
-        try:
-            while (result := await queue.get()) is not None:
-                yield result
-            await pumping
-        finally:
-            pumping.cancel()
-            await asyncio.wait([pumping])

@@ -166,12 +166,13 @@ class RequestIntake:
         limit, what = self._room.limit, self._room.name
         room = limit - num_prompt_tokens
         if room < 0 or (room == 0 and max_tokens != 0):
-            relation = "longer than" if room < 0 else "as long as"
-            raise ContextLengthError(
-                f"The input ({num_prompt_tokens} tokens) is {relation} {what} ({limit} tokens)"
-                + (", which leaves no room for output. " if room == 0 else ". ")
-                + "Send a shorter prompt.",
-                param="prompt",
+            relation, end = ("longer than", "") if room < 0 else ("as long as", ", which leaves no room for output")
+            raise ContextLengthError.of_prompt(
+                f"The input ({num_prompt_tokens} tokens) is {relation} {what} ({limit} tokens){end}. Send a shorter "
+                "prompt.",
+                num_prompt_tokens,
+                limit if room < 0 else limit - 1,
+                "" if limit == self._info.context_length else what,
             )
         if max_tokens is None:
             return room

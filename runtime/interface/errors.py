@@ -6,6 +6,7 @@
     │   └── ModelNotFoundError       no such model is served here (404)
     ├── ConfigError                  a flag, a config value or a checkpoint is wrong; found at start-up
     │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
+    │       └── MissingKeysError     a weight is missing
     ├── OverloadedError              try again later (503 with Retry-After)
     │   └── EngineNotReadyError      the engine is starting, restarting or shutting down (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
@@ -24,6 +25,7 @@ from typing import ClassVar, Self
 
 from palladio.model.errors import CheckpointError as CheckpointError
 from palladio.model.errors import ConfigError as ConfigError
+from palladio.model.errors import MissingKeysError as MissingKeysError
 from palladio.model.errors import PalladioError as PalladioError
 
 _FORMATTER = string.Formatter()
@@ -126,10 +128,46 @@ class InvalidRequestError(PalladioError, ValueError):
         return type(self)(self.message.rename(name), param=param, code=self.code)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Of a prompt that is too long.
+
+    Attributes:
+        num_tokens: of the prompt.
+        limit: tokens that a prompt may have; fewer than num_tokens.
+        note: what else is to be said of these numbers.
+    """
+
+    num_tokens: int
+    limit: int
+    note: str = ""
+
+
 class ContextLengthError(InvalidRequestError):
-    """The prompt, or the prompt plus max_tokens, is longer than the context."""
+    """The prompt, or the prompt plus max_tokens, is longer than the context.
+
+    Attributes:
+        length: of a prompt that leaves no room for output; None: of the prompt alone there would be room.
+    """
 
     default_code = "context_length_exceeded"
+    length: PromptLength | None = None
+
+    @classmethod
+    def of_prompt(cls, message: str, num_tokens: int, limit: int, note: str = "") -> Self:
+        """Args: num_tokens, limit, note: see PromptLength."""
+        error = cls(message, param="prompt")
+        error.length = PromptLength(num_tokens, limit, note)
+        return error
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        renamed = super().rename(names)
+        renamed.length = self.length
+        return renamed
+
+
+class MalformedJsonError(InvalidRequestError):
+    """A text of the request that should be JSON is not."""
 
 
 class RenderLimitError(InvalidRequestError):

@@ -19,6 +19,24 @@ def check_fields(config: object) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} must be {_describe(hint)}, got {value!r}")
 
 
+def check_choice(flag: str, hint: Any, word: str) -> None:
+    """Of a word on a command line, for a field that takes one of several names.
+
+    Args:
+        flag: as typed; hint: the field's annotation.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    choices = [option for option in options if option is not types.NoneType]
+    if any(typing.get_origin(choice) is not typing.Literal for choice in choices):
+        return
+    names = [name for choice in choices for name in typing.get_args(choice)]
+    if word not in names and not (word == "None" and len(choices) < len(options)):
+        raise ConfigError(f"{flag} must be one of {', '.join(names)}, got {word!r}")
+
+
 def _fits(value: object, hint: Any) -> bool:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:

@@ -19,15 +19,19 @@ class ForeignFlag:
 
     Attributes:
         name: as a field name: with underscores, without dashes in front; a * at its end stands for any others.
-        of: the server that has it.
+        of: the servers that have it, as in a sentence.
         verdict: alias: another name of one of ours; accepted: it changes nothing; refused: an error.
         here: alias: the name of ours; accepted: why it changes nothing; refused: what to use instead, or why not.
     """
 
     name: str
-    of: Literal["vLLM", "SGLang", "JetStream"]
+    of: Literal["vLLM", "SGLang", "JetStream", "vLLM and SGLang"]
     verdict: Literal["alias", "accepted", "refused"]
     here: str
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(self.of.split(" and "))
 
     @property
     def option(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from palladio.runtime.interface.config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.foreign_keywords import refuse_parameter
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 from palladio.runtime.interface.prompt_parts import Media
 from palladio.runtime.interface.token_rules import (
@@ -210,12 +211,11 @@ class SamplingParams:
         merged: dict[str, Any] = {k: v for k, v in (defaults or {}).items() if v is not None}
         given: dict[str, Any] = {}
         aliases: dict[str, str] = {}  # field → the other name that the caller used
-        for name, value in values.items():
-            if value is None:
-                continue
+        for name, value in ((name, value) for name, value in values.items() if value is not None):
             field = ALIASES.get(name, name)
             if field not in known:
-                raise InvalidRequestError.of("unknown sampling parameter {name!r}", param=name, name=name)
+                refuse_parameter(name, value)
+                continue
             if field in given:
                 message = "{name!r} and {field!r} name the same parameter; give one"
                 raise InvalidRequestError.of(message, param=name, name=name, field=field)

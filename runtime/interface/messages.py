@@ -290,6 +290,16 @@ class LoadProgress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WeightsSize:
+    """Attributes:
+    num_parameters: without the scales of quantized weights. num_bytes: in memory, over all devices.
+    """
+
+    num_parameters: int = 0
+    num_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineReady:
     """The engine accepts requests; the limits it chose.
 
@@ -305,6 +315,7 @@ class EngineReady:
         attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
+        weights: of the model.
         embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.
@@ -331,6 +342,7 @@ class EngineReady:
     num_ranks: int = 1
     longest_request: int | None = None
     embeds: EmbedsSpec | None = None
+    weights: WeightsSize = WeightsSize()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class OfflineFlags:
                     raise ConfigError(f"{typed[name]} and {keyword} are the same option: give one of them")
                 typed[name] = keyword
                 values = value if isinstance(value, list | tuple) else (value,)
+                if flag is not None:
+                    flag.check_planned(f"{keyword}={value!r}", values)
                 if flag is not None and flag.means_nothing_here(values):
                     warnings.append(f"{keyword}={value!r} has no effect here: {flag.reason}")
                 else:

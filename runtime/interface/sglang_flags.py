@@ -32,6 +32,7 @@ class SglangFlag:
         always_on: of a switch that is not ours: what it asks for is how things are here.
         here: one value, if SGLang's default is not true of this server: what the `server_args=` line shows instead.
         foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
+        planned_values: of a flag that is ours: values that this server does not have yet; `reason` says what it has.
         offline: of a flag of our HTTP server: why it has no effect as a keyword of `Engine`.
         not_offline: of such a flag, if results would be different: what to do instead.
     """
@@ -44,6 +45,7 @@ class SglangFlag:
     reason: str = ""
     aliases: tuple[str, ...] = ()
     foreign_values: tuple[str, ...] = ()
+    planned_values: tuple[str, ...] = ()
     always_on: str = ""
     here: tuple[Scalar, ...] = ()
     offline: str = ""
@@ -87,6 +89,15 @@ class SglangFlag:
         """Whether the values of this flag, which is ours, only mean something in SGLang."""
         return bool(values) and all(value in self.foreign_values for value in values)
 
+    def check_planned(self, typed: str, values: Collection[object]) -> None:
+        """Of values of this flag, which is ours. Args: typed: the flag and the value, as typed.
+
+        Raises:
+            ConfigError: SGLang has it, and this server does not yet.
+        """
+        if any(isinstance(value, str) and value.upper() in self.planned_values for value in values):
+            raise ConfigError(f"{typed} is not supported yet; {self.reason}")
+
     def _judge(self, typed: str, value: object) -> str | None:
         if self.verdict == "W":
             return f"{typed} has no effect here: {self.reason}"
@@ -128,5 +139,5 @@ def load_sglang_flags() -> list[SglangFlag]:
         .joinpath("sglang_flags.json")
         .read_text(encoding="utf-8")
     )
-    lists = ("aliases", "foreign_values", "here")
+    lists = ("aliases", "foreign_values", "planned_values", "here")
     return [SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text)]

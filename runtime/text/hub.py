@@ -25,6 +25,7 @@ from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import CheckpointError, ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import SamplingParams
 from palladio.runtime.text.catalogue import CatalogueModel, catalogue, find_named
+from palladio.runtime.text.embedded_model import default_model_path, names_default_model
 from palladio.runtime.text.foreign_models import describe_address, describe_folder
 from palladio.runtime.text.hub_download import (
     Listing,
@@ -78,8 +79,8 @@ def resolve_model_path(
     told: Told | None = None,
     flag: str = "--model-path",
 ) -> Path:
-    """The directory of a model, or its GGUF file: `path` itself if it is one, else a hub id's snapshot (from the cache,
-    or downloaded).
+    """The directory of a model, or its GGUF file: `path` itself if it is one, the embedded model's if it is a name of
+    that, else a hub id's snapshot (from the cache, or downloaded).
 
     Args:
         flag: that errors name.
@@ -166,6 +167,8 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, told: To
     local = local_path(path, wanted.flag, wanted.holds)
     if local is not None:
         return local
+    if names_default_model(path):
+        return default_model_path()
     named = find_named(path)
     if named is not None:
         return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)

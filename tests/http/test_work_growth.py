@@ -22,7 +22,6 @@ from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.errors import RequestNames
-from palladio.http.wire.foreign_fields import judge
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front import request_table, token_scores
 from palladio.runtime.front.request_table import RequestTable
@@ -31,6 +30,7 @@ from palladio.runtime.front.sglang_api import Results, expand_requests
 from palladio.runtime.front.token_scores import next_token_scores
 from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.foreign_fields import judge
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.outputs import RequestOutput, TokenLogprob
 from palladio.runtime.interface.pooling import EmbeddingSpec

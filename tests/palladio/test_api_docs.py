@@ -31,8 +31,9 @@ from palladio.http.ollama.protocol_ollama import (
     OllamaOptions,
     ShowRequest,
 )
-from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN, HISTORY_VALUES
+from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN
 from palladio.http.prompts.chat_template import MAX_SECONDS
+from palladio.http.prompts.tool_history import HISTORY_VALUES
 from palladio.http.prompts.tools import MAX_TOOLS
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
@@ -48,7 +49,6 @@ from palladio.http.tool_calls.formats import FORMATS as TOOL_FORMATS
 from palladio.http.tool_calls.registry import ALIASES as TOOL_ALIASES
 from palladio.http.wire.body import FIELD_COST, LIST_COST, MAX_DEPTH, NESTED_VALUES
 from palladio.http.wire.errors import TABLE, ErrorBody
-from palladio.http.wire.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
 from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
@@ -69,6 +69,7 @@ from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface import generation_request, token_rules
+from palladio.runtime.interface.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
 from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
 from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.interface.messages import EngineStats, RankStats

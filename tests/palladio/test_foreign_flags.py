@@ -64,6 +64,20 @@ def test_what_is_refused_says_what_to_use() -> None:
         assert str(error.value) == f"{name} is a {flag.of} flag: {flag.here}"
 
 
+def test_flags_that_two_servers_have_name_both() -> None:
+    for words in (
+        "--enable-lora",
+        "--max-lora-rank 8",
+        "--lora-target-modules all",
+        "--tool-server demo",
+        "--mm-io-worker-num 2",
+        "--model-loader-extra-config {}",
+        "--config a.yaml",
+    ):
+        with pytest.raises(ConfigError, match=rf"^{words.split()[0]} is a vLLM and SGLang flag: "):
+            parse(*words.split())
+
+
 def test_flags_of_windows_and_states_name_ours() -> None:
     """Whatever else a server calls by such a name."""
     for words, flag in (

@@ -12,6 +12,7 @@ from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.offline_flags import OfflineFlags
 from palladio.runtime.interface.sglang_flags import load_sglang_flags
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from tests.source_tree import SOURCES
@@ -264,7 +265,7 @@ def test_the_model_may_stand_alone():
         parse_server_args(["a", "--model", "b"])
 
 
-@pytest.mark.parametrize("words", [["--port", "many"], ["--dtype", "int3"], ["--port", "99999"], ["--port"]])
+@pytest.mark.parametrize("words", [["--port", "many"], ["--port", "99999"], ["--port"]])
 def test_values_of_the_wrong_type_exit_with_2_and_name_the_flag(words, capsys):
     with pytest.raises(SystemExit) as exit_info:
         parse(*words)
@@ -342,3 +343,24 @@ def test_the_embedded_model_has_names(tmp_path, monkeypatch):
     assert parse_server_args(["org/default"]).args.source.model_path == "org/default"
     (tmp_path / "default").mkdir()
     assert parse_server_args(["default"]).args.source.model_path == "default"  # what is here, first
+
+
+@pytest.mark.parametrize("value", ["EAGLE3", "EAGLE", "NEXTN", "eagle3"])
+def test_a_value_that_is_planned_has_the_sentence_of_planned_flags(value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--speculative-algorithm {value} is not supported yet; there is NGRAM"):
+        parse_server_args(["m", "--speculative-algorithm", value])
+    with pytest.raises(ConfigError, match=rf"^speculative_algorithm='{value}' is not supported yet; there is NGRAM"):
+        OfflineFlags.read({"model_path": "m", "speculative_algorithm": value})
+
+
+def test_one_of_several_names_is_an_error_in_one_line() -> None:
+    for words, expected in (
+        ("--load-format gguf", "--load-format must be one of auto, "),
+        ("--schedule_policy hrrn", "--schedule_policy must be one of "),
+        ("--compile sometimes", "--compile must be one of "),
+        ("--dtype int3", "--dtype must be one of auto, half, "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{expected}.*, got '{words.split()[1]}'$"):
+            parse_server_args(["m", *words.split()])
+    assert parse_server_args(["m", "--speculative-algorithm", "None"]).args.speculative.speculative_algorithm is None
+    assert parse_server_args(["m", "--speculative-algorithm=NGRAM"]).args.speculative.speculative_algorithm == "NGRAM"

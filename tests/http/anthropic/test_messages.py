@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,34 @@ def test_wrong_requests(http: httpx.Client, fields: dict[str, Any], words: str) 
     assert answer.json()["type"] == "error"
     assert answer.json()["error"]["type"] == "invalid_request_error"
     assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_too_long_is_told_as_clients_know_it(
+    http: httpx.Client, engine: FakeEngine, stream: bool
+) -> None:
+    """Agents look for these words, and compact the conversation."""
+    limit = engine.info.context_length
+
+    def told(text: str) -> str:
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 9, "stream": stream}
+        answer = http.post("/v1/messages", json=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        return answer.json()["error"]["message"]
+
+    def count(text: str) -> int:
+        body = {"messages": [{"role": "user", "content": text}]}
+        return http.post("/v1/messages/count_tokens", json=body).json()["input_tokens"]
+
+    frame = count("")
+    assert told("!" * 3 * limit) == f"prompt is too long: {count('!' * 3 * limit)} tokens > {limit} maximum"
+    assert count("!" * (limit - frame)) == limit
+    assert told("!" * (limit - frame)) == f"prompt is too long: {limit} tokens > {limit - 1} maximum"
+    found = re.fullmatch(
+        r"prompt is too long: (\d+) tokens > (\d+) maximum \(at least that many: .*\)", told("a b" * 200_000)
+    )
+    assert found is not None
+    assert int(found[1]) > int(found[2]) == limit
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,20 @@ def test_completions_and_other_ways_to_name_the_endpoint(client: openai.OpenAI) 
     assert {one["response"]["body"]["object"] for one in output} == {"text_completion"}
 
 
+@pytest.mark.parametrize(("names", "failed"), [((MODEL,), 7), ((MODEL, "*"), 0)])
+def test_lines_that_name_other_models_are_told_of_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], failed: int
+) -> None:
+    client = openai.OpenAI(base_url=f"{serve(served_model_name=names)}/v1", api_key="none", max_retries=0)
+    given = [MODEL, "default", *(f"gpt-{number}" for number in range(7))]
+    content = jsonl(chat_line(number, model=name) for number, name in enumerate(given))
+    batch = wait_for(client, submit(client, content).id)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (len(given) - failed, failed)
+    (told,) = [record.getMessage() for record in caplog.records if "other models" in record.getMessage()]
+    assert "7 lines name other models ('gpt-0', 'gpt-1', 'gpt-2', 'gpt-3', 'gpt-4')" in told
+    assert ("a 404" in told, f"{MODEL} answers them" in told) == (bool(failed), not failed)
+
+
 def test_responses(client: openai.OpenAI) -> None:
     body = {"model": MODEL, "input": "hi", "max_output_tokens": 20}
     bodies = [body | {"store": True}, body | {"background": True}, body | {"previous_response_id": "resp_none"}]

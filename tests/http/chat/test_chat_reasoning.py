@@ -274,7 +274,6 @@ def test_the_servers_default_makes_way(connect: Any, engine: FakeEngine) -> None
 @pytest.mark.parametrize(
     ("family", "fields", "param", "words"),
     [
-        ("qwen3-thinking", {"reasoning_effort": "low"}, "reasoning_effort", "does not read it"),
         ("qwen3-thinking", {"thinking": False}, "thinking", "no way to turn reasoning off"),
         ("gpt-oss", {"reasoning_effort": "none"}, "reasoning_effort", "always reasons"),
         ("qwen3", {"thinking": True, "reasoning_effort": "none"}, "thinking", "contradict"),
@@ -289,7 +288,7 @@ def test_the_servers_default_makes_way(connect: Any, engine: FakeEngine) -> None
         ("qwen3", {"separate_reasoning": 1}, "separate_reasoning", "boolean"),
         ("none", {"thinking_token_budget": 5}, "thinking_token_budget", "--reasoning-parser"),
         ("none", {"reasoning": {"max_tokens": 5}}, "reasoning.max_tokens", "--reasoning-parser"),
-        ("none", {"reasoning_effort": "low"}, "reasoning_effort", "--reasoning-parser"),
+        ("none", {"thinking": True, "reasoning_effort": "low"}, "reasoning_effort", "--reasoning-parser"),
         ("none", {"thinking": True}, "thinking", "--reasoning-parser"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from palladio.http.prompts.chat_messages import template_messages
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.template_calls import CallForms
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizer import Tokenizer
@@ -339,13 +340,13 @@ def test_history_of_tools() -> None:
         {"role": "assistant", "content": "y", "tool_calls": []},
     ]
     first, second, third, last = template_messages(conversation, "string", knows_developer=True)
-    (as_text, *_) = template_messages(conversation, "string", knows_developer=True, arguments_as_text=True)
+    (as_text, *_) = template_messages(conversation, "string", knows_developer=True, call_forms=CallForms(as_text=True))
     assert [call["function"]["arguments"] for call in as_text["tool_calls"]] == ['{"a":  1}', "{}"]
     assert [call["function"]["arguments"] for call in first["tool_calls"]] == [{"a": 1}, {}]
     assert (second["name"], second["content"]) == ("f", "")
     assert third["name"] == "mine"
     assert "tool_calls" not in last
-    for arguments in ("[1]", "{", 3):
+    for arguments in ([1], 3):
         call = CALL | {"function": {"name": "f", "arguments": arguments}}
         with pytest.raises(InvalidRequestError) as caught:
             template_messages([{"role": "assistant", "tool_calls": [call]}], "string", knows_developer=True)
@@ -357,12 +358,12 @@ def test_a_template_for_tools(
 ) -> None:
     path = tmp_path / "both.json"
     both = [
-        {"name": "default", "template": "plain"},
-        {"name": "tool_use", "template": "<tool_call> {{ tools | length }}"},
+        {"name": "default", "template": "plain {{ messages[0].content }}"},
+        {"name": "tool_use", "template": "<tool_call> {{ tools | length }} {{ messages[0].content }}"},
     ]
     path.write_text(json.dumps({"chat_template": both}))
     client = start(chat_template=str(path))
     client.chat.completions.create(model=MODEL, messages=USER)
-    assert prompt_of() == "plain"
+    assert prompt_of() == f"plain {USER[0]['content']}"
     client.chat.completions.create(model=MODEL, messages=USER, tools=TOOLS)
-    assert prompt_of() == "<tool_call> 2"
+    assert prompt_of() == f"<tool_call> 2 {USER[0]['content']}"

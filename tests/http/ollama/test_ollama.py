@@ -213,6 +213,23 @@ def test_models(serve: Serve) -> None:
     assert client.get("/").status_code == client.head("/").status_code == client.head("/api/tags").status_code == 200
     said = client.post("/api/chat", json={"model": "tiny:latest", "messages": USER, "stream": False}).json()
     assert said["model"] == "tiny:latest"
+    for model in (*models, *client.get("/api/ps").json()["models"]):
+        assert (model["size"], model["details"]["parameter_size"]) == (269_030_016, "134.52M")
+    assert shown["details"]["parameter_size"] == "134.52M"
+    assert shown["model_info"]["general.parameter_count"] == 134_515_008
+
+
+@pytest.mark.parametrize(
+    "name", ["small-chat", "small-chat:latest", "/models/org/small-chat/", "default", "default:latest"]
+)
+def test_the_last_part_of_a_path_is_a_name_too(serve: Serve, name: str) -> None:
+    client = httpx.Client(base_url=serve(served_model_name=("/models/org/small-chat/",)), timeout=20, verify=False)
+    for path, body in (("/api/chat", {"messages": USER}), ("/api/generate", {"prompt": "hi"}), ("/api/show", {})):
+        answer = client.post(
+            path, json={"model": name, "stream": False} | body if path != "/api/show" else {"model": name}
+        )
+        assert answer.status_code == 200, answer.text
+    assert client.post("/api/show", json={"model": "chat"}).status_code == 404
 
 
 def test_curl_says_no_content_type(http: httpx.Client) -> None:
@@ -317,7 +334,7 @@ def test_refusals_name_the_field(http: httpx.Client, path: str, fields: dict[str
 
 
 def test_a_model_that_cannot_think_says_so(serve: Serve) -> None:
-    answer = httpx.post(serve(reasoning_parser="none") + "/api/chat", json=CHAT | {"think": "high"})
+    answer = httpx.post(serve(reasoning_parser="none") + "/api/chat", json=CHAT | {"think": True})
     assert (answer.status_code, answer.json()["error"].partition(":")[0]) == (400, "think has no effect")
 
 

@@ -121,6 +121,9 @@ test("settings become fields of the request", () => {
   assert.deepEqual(plain.messages.map(({ role }) => role), ["user", "assistant", "tool"]);
   assert.equal(plain.messages[0].content, "hi\n\nn.md:\n````\na ``` b\n````");
   assert.equal(plain.messages[1].reasoning_content, undefined);
+  const sampling = { temperature: 0.7, min_p: 0.05 };
+  const chosen = bodyOf(path, { temperature: "0", minP: "" }, { model: "m", sampling });
+  assert.deepEqual([chosen.temperature, chosen.min_p], [0, 0.05]);
   const full = bodyOf(path, { system: "s", temperature: "0.5", maxTokens: "7", topK: "", stop: "x\n\ny", thinking: "off", format: "schema", schema: '{"type": "object"}', tools: '[{"name": "f"}]', probabilities: true }, { model: "m", continues: true });
   assert.equal(full.messages[0].role, "system");
   assert.deepEqual([full.temperature, full.max_tokens, full.top_k, full.stop, full.enable_thinking], [0.5, 7, undefined, ["x", "y"], false]);

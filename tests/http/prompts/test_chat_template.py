@@ -61,14 +61,14 @@ def test_content_and_reasoning_beside_calls_are_one_text_for_gpt_oss(
     """Its own template refuses both; an answer of ours may have both, and clients send it back."""
     path = tmp_path / "one.jinja"
     path.write_text(
-        "{% for m in messages if m.tool_calls %}{% if m.content and m.thinking %}"
+        "{% for m in messages %}{% if m.content and m.thinking and m.tool_calls %}"
         "{{ raise_exception('Cannot pass both content and thinking in an assistant message with tool calls!') }}"
         "{% endif %}{{ m.thinking or m.content }};{% endfor %}"
     )
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     texts = ({"content": "b", name: "Hm."}, {"content": "b"}, {"content": None, name: "Hm."})
     messages = [USER, *({"role": "assistant", "tool_calls": [call], **text} for text in texts)]
-    assert render(tokenizer, messages, str(path)) == "Hm.\nb;b;Hm.;"
+    assert render(tokenizer, messages, str(path)) == "hi;Hm.\nb;b;Hm.;"
 
 
 def test_tool_call_arguments_become_objects(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -77,12 +77,15 @@ def test_tool_call_arguments_become_objects(tokenizer: Tokenizer, tmp_path: Path
 
     def call(arguments: object) -> list:
         function = {"name": "f", "arguments": arguments}
-        return [USER, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
+        return [
+            USER | {"content": ""},
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        ]
 
     assert render(tokenizer, call('{"city": "Paris"}'), str(path)) == "Paris"
     assert render(tokenizer, call({"city": "Rome"}), str(path)) == "Rome"
     assert render(tokenizer, call(""), str(path)) == ""
-    for wrong in ("{", "[1]", 5):
+    for wrong in ([1], 5):
         with pytest.raises(InvalidRequestError) as caught:
             render(tokenizer, call(wrong), str(path))
         assert caught.value.param == "messages.1.tool_calls.0.function.arguments"

@@ -12,7 +12,7 @@ from palladio.http.prompts.template_format import TemplateFacts
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.runtime.text.tokenizer import Tokenizer
-from tests.fake_engine import FakeEngine
+from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 
 USER = {"role": "user", "content": "hi"}
@@ -22,34 +22,37 @@ CHAT, MESSAGES = "/v1/chat/completions", {"messages": [USER]}
 BUILT_IN = ("chatml", "gemma", "llama-2", "llama-3-instruct", "mistral")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        (CHAT, MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
-        (CHAT, MESSAGES | {"functions": [FUNCTION]}, "functions"),
-        ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}, "tools"),
-        ("/v1/responses/input_tokens", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}, "tools"),
-        ("/tokenize", MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
-    ],
-)
-def test_tools_are_refused(serve: Serve, path: str, body: dict[str, Any], field: str) -> None:
-    url = serve(chat_template="chatml")
-    answer = httpx.post(url + path, json=body)
-    assert answer.status_code == 400
-    told = answer.json()["error"]
-    assert (told["param"], told["code"]) == (field, "unsupported_parameter")
-    assert told["message"].startswith(f"{field} have no effect")
-    assert "--chat-template" in told["message"]
+TOOL = {"type": "function", **FUNCTION}
+ANTHROPIC_TOOL = {"name": "now", "input_schema": FUNCTION["parameters"]}
+REQUESTS = [
+    (CHAT, MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
+    (CHAT, MESSAGES | {"functions": [FUNCTION], "function_call": "auto"}, "functions"),
+    ("/v1/responses", {"input": "hi", "tools": [TOOL]}, "tools"),
+    ("/v1/responses/input_tokens", {"input": "hi", "tools": [TOOL]}, "tools"),
+    ("/v1/messages", MESSAGES | {"tools": [ANTHROPIC_TOOL], "max_tokens": 9}, "tools"),
+    ("/v1/messages/count_tokens", MESSAGES | {"tools": [ANTHROPIC_TOOL]}, "tools"),
+    ("/api/chat", MESSAGES | {"tools": [CHAT_TOOL], "model": MODEL, "stream": False}, "tools"),
+    ("/tokenize", MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
+    ("/apply-template", MESSAGES | {"tools": [CHAT_TOOL]}, "tools"),
+]
 
 
-def test_tools_of_anthropics_messages(serve: Serve) -> None:
-    url = serve(chat_template="chatml")
-    tool = {"name": "now", "input_schema": FUNCTION["parameters"]}
-    for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        body = MESSAGES | {"tools": [tool]} | ({"max_tokens": 9} if path == "/v1/messages" else {})
-        answer = httpx.post(url + path, json=body)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"].startswith("tools have no effect")
+@pytest.mark.parametrize(("path", "body", "field"), REQUESTS, ids=[path + field for path, _, field in REQUESTS])
+def test_tools_are_told_in_plain_text_with_one_warning(
+    serve: Serve, engine: FakeEngine, tokenizer: Tokenizer, path: str, body: dict[str, Any], field: str
+) -> None:
+    answer = httpx.post(serve(chat_template="chatml") + path, json=body)
+    assert answer.status_code == 200, answer.text
+    (warning,) = answer.json()["warnings"]
+    assert (warning["param"], warning["code"]) == (field, "unsupported_parameter")
+    for call in engine.calls:
+        prompt = tokenizer.decode(call.prompt_ids, skip_special_tokens=False)
+        assert '{"name":"now"' in prompt
+        assert prompt.index("You can call these functions") < prompt.index("hi")
+        assert '\\"name\\": \\"now\\"' in call.params.grammar.text
+    refused = httpx.post(serve(chat_template="chatml", unknown_fields="refuse") + path, json=body)
+    assert refused.status_code == 400
+    assert "does not write them" in refused.text
 
 
 def test_what_asks_for_no_tools_passes(serve: Serve, engine: FakeEngine) -> None:
@@ -70,7 +73,7 @@ def test_a_forced_call_has_its_grammar(serve: Serve, engine: FakeEngine, choice:
 
 def test_of_two_templates_the_one_for_tools_writes_earlier_calls(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "both.json"
-    source = "{% for m in messages %}{{ m.tool_calls }}{% endfor %}{{ tools | length }}"
+    source = "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}{{ tools | length }}"
     both = [{"name": "default", "template": "{{ messages[0].content }}"}, {"name": "tool_use", "template": source}]
     path.write_text(json.dumps({"chat_template": both}))
     url = serve(chat_template=str(path))
@@ -81,17 +84,53 @@ def test_of_two_templates_the_one_for_tools_writes_earlier_calls(serve: Serve, t
         assert answer.status_code == 200, answer.text
 
 
-def test_earlier_calls_are_refused(serve: Serve) -> None:
-    url = serve(chat_template="chatml")
-    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-    for field, value in (("tool_calls", [call]), ("function_call", {"name": "now", "arguments": "{}"})):
-        turns = [USER, {"role": "assistant", "content": None, field: value}]
-        error = httpx.post(url + CHAT, json={"messages": turns}).json()["error"]
-        assert error["param"] == f"messages.1.{field}"
-        assert "would be lost" in error["message"]
-    items = [{"type": "function_call", "call_id": "a", "name": "now", "arguments": "{}"}]
-    error = httpx.post(url + "/v1/responses", json={"input": items}).json()["error"]
-    assert error["param"] == "input.0"
+CALLS = [{"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"zone": "UTC"}'}}]
+HISTORY = [
+    USER,
+    {"role": "assistant", "content": None, "tool_calls": CALLS},
+    {"role": "tool", "tool_call_id": "a", "content": "noon"},
+]
+ITEMS = [
+    {"role": "user", "content": "hi"},
+    {"type": "function_call", "call_id": "a", "name": "now", "arguments": '{"zone": "UTC"}'},
+    {"type": "function_call_output", "call_id": "a", "output": "noon"},
+]
+BLOCKS = [
+    USER,
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "now", "input": {"zone": "UTC"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "noon"}]},
+]
+OLLAMA_CALLS = [{"function": {"name": "now", "arguments": {"zone": "UTC"}}}]
+OLLAMA_HISTORY = [
+    USER,
+    {"role": "assistant", "content": "", "tool_calls": OLLAMA_CALLS},
+    {"role": "tool", "tool_name": "now", "content": "noon"},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HISTORY}),
+        (CHAT, {"messages": HISTORY, "tools": [CHAT_TOOL], "tool_choice": "none"}),
+        ("/v1/responses", {"input": ITEMS}),
+        ("/v1/messages", {"messages": BLOCKS, "max_tokens": 9}),
+        ("/api/chat", {"messages": OLLAMA_HISTORY, "model": MODEL, "stream": False}),
+    ],
+)
+def test_earlier_calls_and_their_results_are_text(
+    serve: Serve, engine: FakeEngine, tokenizer: Tokenizer, path: str, body: dict[str, Any]
+) -> None:
+    answer = httpx.post(serve(chat_template="chatml") + path, json=body)
+    assert answer.status_code == 200, answer.text
+    prompt = tokenizer.decode(engine.calls[0].prompt_ids, skip_special_tokens=False)
+    turns = [turn.partition("<|im_end|>")[0] for turn in prompt.split("<|im_start|>")[1:]]
+    assert turns == [
+        "user\nhi",
+        'assistant\n[{"name": "now", "arguments": {"zone": "UTC"}}]',
+        "user\nResult of now:\nnoon",
+        "assistant\n",
+    ]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -99,7 +138,7 @@ def test_no_built_in_template_writes_tools(name: str, tokenizer: Tokenizer) -> N
     """So a server that takes one says so at its start."""
     chat = ChatTemplate(HttpConfig(chat_template=name))
     (line,) = chat.warnings(tokenizer, FORMATS["hermes"])
-    assert "requests with tools are refused" in line
+    assert "as plain text" in line
     assert chat.warnings(tokenizer, FORMATS["json"]) == []  # reads no calls unless they are forced
     assert ChatTemplate(HttpConfig()).warnings(tokenizer, FORMATS["hermes"]) == []
     assert not TemplateFacts.of(chat.source(tokenizer) or "").reads_calls
@@ -113,8 +152,8 @@ def test_defaults_that_the_template_does_not_read(tokenizer: Tokenizer) -> None:
 
 
 def test_capabilities_say_so(serve: Serve) -> None:
-    for template, verdict in (("chatml", "refused"), (None, "applied")):
-        routes = httpx.get(serve(chat_template=template) + "/v1/capabilities").json()["routes"]
+    for config, verdict in (({"chat_template": "chatml", "unknown_fields": "refuse"}, "refused"), ({}, "applied")):
+        routes = httpx.get(serve(**config) + "/v1/capabilities").json()["routes"]
         fields = {route["route"]: route["fields"] for route in routes if "fields" in route}
         assert fields["POST /v1/chat/completions"]["functions"] == verdict
         paths = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/tokenize")

@@ -8,11 +8,11 @@ import openai
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.foreign_fields import METADATA, NOT_YET
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.foreign_fields import METADATA, NOT_YET
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server
@@ -278,10 +278,21 @@ def test_model_names(http: httpx.Client, serve) -> None:
     error = error_of(http.post("/v1/chat/completions", json=CHAT | {"model": "gpt-4"}), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert MODEL in error["message"]
+    assert "--served-model-name" in error["message"]
     error_of(http.get("/v1/models/other/model"), 404)
     other = httpx.Client(base_url=serve(served_model_name=("a", "b", "*")))
     assert other.post("/v1/chat/completions", json=CHAT | {"model": "gpt-4"}).json()["model"] == "gpt-4"
     assert [model["id"] for model in other.get("/v1/models").json()["data"]] == ["a", "b"]
+
+
+def test_routes_of_llama_cpp_that_are_not_here_name_what_is(http: httpx.Client) -> None:
+    for method, path, words in (
+        ("POST", "/completion", "use POST /v1/completions"),
+        ("POST", "/embedding", "use POST /v1/embeddings"),
+        ("GET", "/slots", "use GET /v1/loads"),
+    ):
+        error = error_of(http.request(method, path, json={} if method == "POST" else None), 404)
+        assert (error["code"], words in error["message"]) == ("unknown_url", True)
 
 
 def test_routes_and_methods(http: httpx.Client) -> None:

@@ -14,7 +14,8 @@ import pytest
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES, RequestLimits
-from palladio.http.prompts.chat_messages import HISTORY_VALUES, ToolHistory
+from palladio.http.prompts.template_calls import CallForms
+from palladio.http.prompts.tool_history import HISTORY_VALUES, ToolHistory
 from palladio.http.responses.response_items import chat_messages
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMeter, read_json
@@ -150,7 +151,7 @@ def test_json_in_strings() -> None:
     text = "[" + "[]," * (NESTED_VALUES // LIST_COST) + "1]"
     with pytest.raises(InvalidRequestError, match=f"it holds more than {NESTED_VALUES} values"):
         read_json(text, "it")
-    history = ToolHistory(arguments_as_text=False)
+    history = ToolHistory(CallForms())
     arguments = json.dumps({"a": [[]] * 4000})
     call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
     for _ in range(HISTORY_VALUES // (LIST_COST * 4001)):

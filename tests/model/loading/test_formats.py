@@ -14,7 +14,7 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
-from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.load_model import num_parameters, weight_bytes
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.quantization_config import FILES_BESIDE
 from palladio.model.sharding import make_mesh
@@ -43,7 +43,10 @@ def test_numbers_are_those_of_the_format(case: str, tmp_path: Path) -> None:
     loaded = load(path)
     sizes = weight_bytes(loaded[1])
     assert CASES[case][2] in sizes, sizes
-    assert_equal(numbers(loaded[1]), numbers(load(path / "wide")[1]))
+    wide = load(path / "wide")[1]
+    assert_equal(numbers(loaded[1]), numbers(wide))
+    assert num_parameters(loaded[1]) == num_parameters(wide)
+    assert num_bytes((num_parameters(wide),), jnp.float32) == sum(weight_bytes(wide).values())
     by_config = ModelConfig.from_hf(json.loads((path / "config.json").read_text()))
     assert by_config.weight_kinds == loaded[0].weight_kinds  # what a plan without weights counts with
     if case in COMPARED:

@@ -159,3 +159,12 @@ def test_settings_go_back_to_the_servers() -> None:
     assert settings.set("seed", "").set("stop", "END").fields() == {"stop": ["END"], "top_k": 5}
     with pytest.raises(SettingError, match="on or off"):
         settings.set("think", "maybe")
+
+
+def test_what_is_not_set_may_have_a_default_that_is_shown() -> None:
+    settings = (
+        Settings().set("seed", "3").set("temperature", "0").with_defaults({"temperature": 0.7, "min_p": 0.05, "x": 1})
+    )
+    assert settings.fields() == {"seed": 3, "temperature": 0, "min_p": 0.05}
+    assert any(line.split()[:2] == ["min_p", "0.05"] for line in settings.lines())
+    assert settings.set("min_p", "").fields() == {"seed": 3, "temperature": 0}

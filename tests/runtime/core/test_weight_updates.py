@@ -157,6 +157,11 @@ def drop(tensors: dict[str, np.ndarray]) -> None:
     del tensors["model.norm.weight"]
 
 
+def keep_one(tensors: dict[str, np.ndarray]) -> None:
+    for name in tensors.keys() - {"model.norm.weight"}:
+        del tensors[name]
+
+
 def add(tensors: dict[str, np.ndarray]) -> None:
     tensors["model.extra"] = np.zeros(3, np.float32)
 
@@ -167,7 +172,12 @@ def reshape(tensors: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(drop, "missing keys .* model.norm.weight"), (add, "unexpected keys .* model.extra"), (reshape, "shape mismatch")],
+    [
+        (drop, "only a part of the model's: there is no model.norm.weight. An update exchanges all weights"),
+        (keep_one, "only a part of the model's: there is no tensor of layer 0. An update"),
+        (add, "unexpected keys .* model.extra"),
+        (reshape, "shape mismatch"),
+    ],
 )
 def test_weights_of_another_shape_change_nothing(core, first, expected, tmp_path, change, words):
     generate(core, PROMPTS, **LONG)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from palladio.runtime.front.tensor_file import to_safetensors
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import EngineNotReadyError, InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.messages import ControlReply
 from palladio.runtime.interface.weight_update import UpdateOptions
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, started
@@ -91,6 +92,29 @@ async def test_weights_that_were_sent_are_kept_for_a_restart_and_removed_at_the_
         await engine.model.update_sent(bytes((70, 71)), UpdateOptions())
         await engine.model.update(weights, UpdateOptions())
         assert not kept()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("the weights in {} are only a part", "the weights that were sent are only a part"),
+        ("unexpected keys in checkpoint {}: a", "unexpected keys in the weights that were sent: a"),
+        ("{}/model.safetensors is cut off", "the weights that were sent is cut off"),
+    ],
+)
+async def test_an_error_of_weights_that_were_sent_names_no_temporary_directory(tmp_path, monkeypatch, told, expected):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def ask(make: Callable[[int], Any], seconds: float) -> ControlReply:
+        return ControlReply(1, ok=False, message=told.format(make(1).path))
+
+    async def abort(request_id: str | None) -> int:
+        return 0
+
+    with pytest.raises(InvalidRequestError) as caught:
+        await ModelSwitch(ask, abort, "v0").update_sent(b"", UpdateOptions())
+    assert str(caught.value) == expected
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_weights_cannot_be_sent_to_several_hosts():

@@ -5,7 +5,7 @@ import pytest
 
 from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge_outputs
 from palladio.runtime.interface.config import SchedulerConfig
-from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
 from palladio.runtime.interface.front_number import name_of_id
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
@@ -253,14 +253,21 @@ def test_ignore_eos(front):
 
 
 @pytest.mark.parametrize(
-    ("num_prompt", "max_tokens", "numbers"),
-    [(33, None, ["33", "32"]), (32, None, ["32"]), (32, 1, ["32"]), (30, 3, ["30", "3", "32"]), (33, 0, ["33", "32"])],
+    ("num_prompt", "max_tokens", "numbers", "length"),
+    [
+        (33, None, ["33", "32"], PromptLength(33, 32)),
+        (32, None, ["32"], PromptLength(32, 31)),
+        (32, 1, ["32"], PromptLength(32, 31)),
+        (30, 3, ["30", "3", "32"], None),
+        (33, 0, ["33", "32"], PromptLength(33, 32)),
+    ],
 )
-def test_too_long(front, num_prompt, max_tokens, numbers):
+def test_too_long(front, num_prompt, max_tokens, numbers, length):
     with pytest.raises(ContextLengthError) as caught:
         front.resolve(GenerationRequest("r", [5] * num_prompt, SamplingParams(max_tokens=max_tokens)))
     assert all(number in str(caught.value) for number in numbers)
     assert caught.value.code == "context_length_exceeded"
+    assert caught.value.length == caught.value.rename({}).length == length
 
 
 def test_just_fits(front):
@@ -289,8 +296,9 @@ def test_a_length_makes_way_for_the_prompt_where_it_may(front):
 
 def test_small_pool_is_named(tokenizer):
     front = RequestIntake(make_ready(context_length=4096, max_total_tokens=16), tokenizer)
-    with pytest.raises(ContextLengthError, match="--mem-fraction-static"):
+    with pytest.raises(ContextLengthError, match="--mem-fraction-static") as caught:
         front.resolve(GenerationRequest("r", [5] * 17, SamplingParams()))
+    assert "--mem-fraction-static" in caught.value.length.note
     windowed = make_ready(context_length=4096, max_total_tokens=16, longest_request=64)
     RequestIntake(windowed, tokenizer).resolve(GenerationRequest("r", [5] * 60, SamplingParams()))
     with pytest.raises(ContextLengthError, match="64"):

@@ -1,6 +1,7 @@
 """Where models and tokenizers are found, with the hub's download replaced."""
 
 from fnmatch import fnmatch
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 from palladio.runtime.interface.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text import hub_download
+from palladio.runtime.text.embedded_model import DEFAULT_MODEL_ALIASES
 from palladio.runtime.text.hub import resolve_model_path, resolve_source
 
 # gpt-oss has its weights three times.
@@ -177,3 +179,13 @@ def test_a_gated_model_says_where_to_ask_and_what_to_set(monkeypatch):
     monkeypatch.setattr(hub_download, "snapshot_download", snapshot_download)
     with pytest.raises(ConfigError, match=r"is gated: accept its conditions on https://.*/org/m, then set HF_TOKEN"):
         resolve_model_path("org/m")
+
+
+def test_the_embedded_model_has_a_name_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in DEFAULT_MODEL_ALIASES:
+        assert (Path(resolve_source(ModelSource(model_path=name)).model_path) / "model.safetensors").is_file()
+    mine = tmp_path / "default"
+    mine.mkdir()
+    (mine / "config.json").write_text('{"model_type": "qwen3"}')
+    assert resolve_source(ModelSource(model_path="default"), needs_weights=False).model_path == "default"

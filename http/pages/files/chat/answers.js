@@ -44,7 +44,7 @@ export class Answers {
       const path = this.conversations.trees.get(conversation.id).path(continues ? message.id : message.parent);
       const { timeline, probabilities } = preferences.read();
       const settings = { ...conversation.settings, timeline, probabilities };
-      const body = bodyOf(path, settings, { model: message.model, pictures: await picturesOf(path), continues });
+      const body = bodyOf(path, settings, { model: message.model, pictures: await picturesOf(path), continues, sampling: this.server.sampling });
       await this.#ask(run, body, signal);
     } catch (error) {
       this.#failed(message, error);

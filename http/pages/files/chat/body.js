@@ -2,7 +2,7 @@
 
 import { requestFields } from "./timeline.js";
 
-const NUMBERS = {
+export const NUMBERS = {
   temperature: "temperature",
   topP: "top_p",
   topK: "top_k",
@@ -20,17 +20,19 @@ export class SettingsError extends Error {}
 /**
  * @param {object[]} path the messages from the first to the one that is to be answered, or continued
  * @param {object} settings of the conversation; what is empty is the server's choice
- * @param {{model: string, pictures: Map<string, string>, continues?: boolean}} more `pictures`: data URLs by the id of
- *   the message and the place of the file; `continues`: the last message goes on instead of a new one
+ * @param {{model: string, pictures: Map<string, string>, continues?: boolean, sampling?: object}} more `pictures`: data URLs by the id of
+ *   the message and the place of the file; `continues`: the last message goes on instead of a new one; `sampling`: what
+ *   is sent where the settings are empty
  * @throws {SettingsError}
  */
-export function bodyOf(path, settings, { model, pictures = new Map(), continues = false }) {
+export function bodyOf(path, settings, { model, pictures = new Map(), continues = false, sampling = {} }) {
   const body = {
     model,
     messages: [...(settings.system?.trim() ? [{ role: "system", content: settings.system }] : []), ...path.map((message) => wire(message, pictures))],
     stream: true,
     stream_options: { include_usage: true },
     return_timings: true,
+    ...sampling,
   };
   for (const [name, field] of Object.entries(NUMBERS)) {
     const value = settings[name];

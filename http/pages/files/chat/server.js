@@ -85,6 +85,11 @@ export class Server {
     return (this.capabilities?.modalities?.output ?? ["text"]).includes("text") && this.capabilities?.chat_template !== false;
   }
 
+  /** What to send where the settings are empty: nothing, if the model's files say how to sample. */
+  get sampling() {
+    return this.capabilities?.chat_sampling_params ?? {};
+  }
+
   /** Tokens of prompt and answer together; null: not known. */
   contextOf(model) {
     return this.models.find(({ id }) => id === model)?.max_model_len ?? this.capabilities?.max_model_len ?? null;

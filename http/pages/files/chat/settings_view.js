@@ -2,6 +2,7 @@
 
 import { apiKey } from "../shared/api.js";
 import { el } from "../shared/dom.js";
+import { NUMBERS } from "./body.js";
 import { closeDialog, openDialog } from "./dialogs.js";
 
 const SAMPLING = [
@@ -31,7 +32,7 @@ export function openSettings(settings, page, more) {
   system.value = settings.system ?? "";
 
   const numbers = SAMPLING.map(([name, label, hint, limits]) => {
-    const input = el("input", { type: "number", inputmode: "decimal", name, ...limits, value: settings[name] ?? "", placeholder: "as the server", oninput: set(name) });
+    const input = el("input", { type: "number", inputmode: "decimal", name, ...limits, value: settings[name] ?? "", placeholder: server.sampling[NUMBERS[name]] ?? "as the server", oninput: set(name) });
     return el("label", { class: "field" }, el("span", {}, label, el("small", {}, ` ${hint}`)), input);
   });
   const stop = el("textarea", { rows: "2", name: "stop", placeholder: "one in each line", oninput: set("stop") });
@@ -59,7 +60,7 @@ export function openSettings(settings, page, more) {
 
   const content = [
     group("Conversation", el("label", { class: "field" }, el("span", {}, "System prompt"), system), canThink ? thinking : null),
-    group("Sampling", el("div", { class: "grid" }, ...numbers), el("label", { class: "field" }, el("span", {}, "Stop strings"), stop)),
+    group("Sampling", ownSampling(server.sampling), el("div", { class: "grid" }, ...numbers), el("label", { class: "field" }, el("span", {}, "Stop strings"), stop)),
     hasGrammars ? group("Output", format, schemaField, schemaError) : null,
     group("Tools", el("label", { class: "field" }, el("span", {}, "Functions that the model may call, as JSON"), tools), toolsError),
     group(
@@ -83,6 +84,11 @@ export function openSettings(settings, page, more) {
 
 function group(title, ...content) {
   return el("section", { class: "group" }, el("h3", {}, title), ...content);
+}
+
+function ownSampling(values) {
+  const named = Object.entries(values).map(([name, value]) => `${name} ${value}`);
+  return named.length ? el("p", { class: "small-print" }, `The model's files do not say how to sample. What you leave empty here is ${named.join(", ")}.`) : null;
 }
 
 function choice(name, label, value, options, onchange) {

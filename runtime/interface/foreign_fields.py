@@ -282,7 +282,7 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
 )
 BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
 EMBEDS_FIELDS = frozenset({"input_embeds"})  # likewise, without --enable-input-embeds
-TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, in conversations whose chat template does not write tools
+TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, where conversations take no tools
 
 
 def verdicts(
@@ -294,7 +294,7 @@ def verdicts(
         known: names of the implemented fields.
         has_grammars: the server compiles grammars.
         has_reasoning: it knows how the model reasons.
-        has_tools: the chat template writes tools.
+        has_tools: conversations take tools.
         has_embeds: the engine takes prompts of embeddings.
     """
     names = frozenset(known)

@@ -1,0 +1,49 @@
+"""What the lines of a batch call the model, where that is not what it is called here: one warning of all."""
+
+import logging
+from collections.abc import Iterable
+
+from palladio.http.batches.batch_records import Line
+from palladio.http.generation.context import Context
+
+_MOST = 5  # names that the warning lists
+_LONGEST = 100  # characters of a name
+
+logger = logging.getLogger(__name__)
+
+
+def asked_model(line: Line) -> str | None:
+    """The name that a line gives; None: none."""
+    model = line.body.get("model") if line.body is not None else None
+    return model if isinstance(model, str) else None
+
+
+class OtherNames:
+    """Of one batch."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._names: dict[str, None] = {}
+        self._count = 0
+
+    def add(self, lines: Iterable[Line]) -> None:
+        """Looks at more lines."""
+        for line in lines:
+            name = asked_model(line)
+            if name is None or self._context.is_name(name):
+                continue
+            self._count += 1
+            if len(self._names) < _MOST:
+                self._names.setdefault(name[:_LONGEST])
+
+    def tell(self, batch_id: str) -> None:
+        """Logs what becomes of these lines, if there are any."""
+        if not self._count:
+            return
+        served, given = self._context.model_names[0], ", ".join(map(repr, self._names))
+        outcome = (
+            f"{served} answers them"
+            if self._context.takes_any_name
+            else f'each gets a 404: write {served} or "default" there, or add --served-model-name "*"'
+        )
+        logger.warning("Batch %s: %d lines name other models (%s); %s", batch_id, self._count, given, outcome)
