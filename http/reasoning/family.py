@@ -96,11 +96,13 @@ class Tags:
         start: opens it.
         end: closes it.
         closers: close it as well, and are part of what follows: the openings of tool calls.
+        answer: surround what is not reasoning, and are dropped there.
     """
 
     start: str
     end: str
     closers: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
 
 
 class TagParser(ReasoningParser):
@@ -124,7 +126,7 @@ class TagParser(ReasoningParser):
         super().__init__()
         self._tags = tags
         self._inside_marks = Marks.of(tags.start, tags.end, *tags.closers)
-        self._outside_marks = Marks.of(tags.start, tags.end)
+        self._outside_marks = Marks.of(tags.start, tags.end, *tags.answer)
         self._keep = keep_tags
         self._inside = begun
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far
@@ -169,7 +171,7 @@ class TagParser(ReasoningParser):
     def _read_outside(self) -> bool:
         held, marks = self._held, self._outside_marks
         found = marks.find(held, self._at)
-        while found is not None and not self._begins_line(found[0]):
+        while found is not None and found[1] not in self._tags.answer and not self._begins_line(found[0]):
             found = marks.find(held, found[0] + 1)
         if found is None:
             cut = marks.hold_from(held, self._at)
@@ -321,12 +323,14 @@ class TagFamily(ReasoningFamily):
     Attributes:
         begins: the output begins inside where the prompt's end shows neither tag.
         closers: openings of tool calls, which close it as well.
+        answer: see Tags.
     """
 
     start: str = "<think>"
     end: str = "</think>"
     begins: bool = False
     closers: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
 
     @property
     def specials(self) -> tuple[str, ...]:
@@ -335,7 +339,7 @@ class TagFamily(ReasoningFamily):
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         position = self._position(end)
         return TagParser(
-            Tags(self.start, self.end, self.closers if has_tools else ()),
+            Tags(self.start, self.end, self.closers if has_tools else (), self.answer),
             begun=position == "inside" or (position == "open" and self.begins),
             continues=end.continued is not None and not end.text.endswith("\n"),
             keep_tags=keep_tags,

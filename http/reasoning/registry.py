@@ -31,7 +31,12 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     TagFamily("granite", "Here is my thought process:", "Here is my response:", toggle="thinking"),
     TagFamily("granite_thinking_parser", toggle="thinking"),
     TagFamily("gemma4", "<|channel>thought\n", "<channel|>", toggle="enable_thinking"),
-    TagFamily("cohere_command4", "<|START_THINKING|>", "<|END_THINKING|>"),
+    TagFamily(
+        "cohere_command4",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ),
     TagFamily("seed_oss", "<seed:think>", "</seed:think>"),
 )
 

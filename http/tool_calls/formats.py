@@ -317,7 +317,7 @@ FORMATS: Mapping[str, ToolFormat] = {
         _tagged("phi4_mini_json", Tags("functools", ""), is_list=True),
         _tagged(
             "cohere_command4",
-            Tags("<|START_ACTION|>", "<|END_ACTION|>"),
+            Tags("<|START_ACTION|>", "<|END_ACTION|>", answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
             is_list=True,
             indent="\n    ",
             begin=lambda name: f'{{"tool_call_id": "0", "tool_name": {quoted(name)}, "parameters": ',

@@ -1,15 +1,21 @@
 """Reading a call that is written as a JSON object with a name and arguments."""
 
 import dataclasses
+import re
 
 import orjson
 
 from palladio.http.tool_calls.json_text import JsonCopy, read_string
+from palladio.http.tool_calls.python_literals import literal_json
 from palladio.http.tool_calls.reader import MalformedCallError, Step
 from palladio.http.tool_calls.scripted import ScriptedParser
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
+_NULLS = ("null", "None")
+_NOTHING = ("", "[]", *_NULLS)  # what a string may hold instead of an object without members
+_WORD = re.compile(r"\w+")
+_NEXT_MEMBER = (",", "}")
 _HARMLESS = ("type", "id", "tool_call_id", "call_id", "index")  # of a bare object that may stand before the name
 
 
@@ -81,26 +87,29 @@ class JsonCallParser(ScriptedParser):
                     raise MalformedCallError
                 call.is_of(name)
             elif key in _ARGUMENTS and call.name is not None and not call.begun:
-                is_whole = yield from self._arguments(call.name)
+                is_whole = yield from self._arguments(call.name, ends=_NEXT_MEMBER)
                 call.begin()
                 if not is_whole:
                     return
-            elif key in _ARGUMENTS and not call.begun:
-                yield from self._collect_arguments(call.arguments)
+            elif key in _ARGUMENTS and not call.begun and not call.arguments:
+                yield from self._collect_arguments(call.arguments, _NEXT_MEMBER)
             elif bare and call.name is None and key not in _HARMLESS:
                 raise MalformedCallError
             else:
                 yield from JsonCopy(self._reader, lambda _: None).value()
 
-    def _arguments(self, name: str, call_id: str | None = None) -> Step[bool]:
+    def _arguments(self, name: str, call_id: str | None = None, *, ends: tuple[str, ...]) -> Step[bool]:
         """Reads an object and passes it on as it comes; the call begins with it. False: it is broken or cut off.
+
+        Args:
+            ends: what comes after it: if there is nothing before, the function has no arguments.
 
         Raises:
             MalformedCallError: it is no object. Once the call has begun: never; what is broken or cut off is closed.
         """
         if (yield from self._reader.peek_after_space()) != "{":
             parts: list[str] = []
-            yield from self._collect_arguments(parts)
+            yield from self._collect_arguments(parts, ends)
             self._begin(name, call_id)
             self._output.arguments("".join(parts))
             return True
@@ -113,20 +122,24 @@ class JsonCallParser(ScriptedParser):
             return False
         return True
 
-    def _collect_arguments(self, parts: list[str]) -> Step[None]:
-        """Reads an object, or what some models write instead: null, or the object's text as a string."""
-        character = yield from self._reader.peek()
-        if character == '"':
-            text = yield from read_string(self._reader)
-            if not _is_object(text):
-                raise MalformedCallError
-            parts.append(text)
+    def _collect_arguments(self, parts: list[str], ends: tuple[str, ...]) -> Step[None]:
+        """Reads an object, or what some models write instead: nothing, null, an empty list, or the object's text as a
+        string."""
+        if (yield from self._reader.ends_or_has(ends)):
+            parts.append("{}")
             return
-        yield from JsonCopy(self._reader, parts.append).value()
-        if character != "{":
-            if "".join(parts) != "null":
-                raise MalformedCallError
-            parts[:] = ["{}"]
+        character = yield from self._reader.peek()
+        if character == "{":
+            yield from JsonCopy(self._reader, parts.append).value()
+            return
+        if character == '"':
+            parts.append(_object_in((yield from read_string(self._reader))))
+            return
+        if (yield from self._reader.accept("[")):
+            yield from self._reader.expect_after_space("]")
+        elif (yield from self._reader.word(_WORD)) not in _NULLS:
+            raise MalformedCallError
+        parts.append("{}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,8 +174,19 @@ class SectionedCallParser(JsonCallParser):
         raise NotImplementedError
 
 
-def _is_object(text: str) -> bool:
+def _object_in(text: str) -> str:
+    """The object that a string holds, as JSON or as Python writes it.
+
+    Raises:
+        MalformedCallError: it holds something else.
+    """
+    if text.strip() in _NOTHING:
+        return "{}"
     try:
-        return isinstance(orjson.loads(text), dict)
+        is_object, written = isinstance(orjson.loads(text), dict), text
     except orjson.JSONDecodeError:
-        return False
+        written = literal_json(text) or ""
+        is_object = written.startswith("{")
+    if not is_object:
+        raise MalformedCallError
+    return written

@@ -22,10 +22,12 @@ class Tags:
     Attributes:
         opening: comes before a call, or before a list of calls.
         closing: comes after it; "" for none.
+        answer: surround an answer without calls, and are dropped.
     """
 
     opening: str
     closing: str
+    answer: tuple[str, ...] = ()
 
 
 class TaggedJsonParser(JsonCallParser):
@@ -36,8 +38,10 @@ class TaggedJsonParser(JsonCallParser):
         self._tags = tags
 
     def _read(self) -> Step[None]:
-        while (yield from self._find((self._tags.opening,))):
-            if (yield from self._attempt(self._calls())):
+        while found := (yield from self._find((self._tags.opening, *self._tags.answer))):
+            if found in self._tags.answer:
+                self._reader.release()
+            elif (yield from self._attempt(self._calls())):
                 yield from self._reader.space()
                 if self._tags.closing:
                     yield from self._reader.accept(self._tags.closing)
@@ -54,7 +58,7 @@ class TaggedJsonParser(JsonCallParser):
     def _more_calls(self) -> Step[None]:
         """The rest of a list after its first call."""
         while True:
-            if (yield from self._ends_list()):
+            if (yield from self._ends_list(self._tags.closing)):
                 return
             yield from self._reader.space()
             yield from self._json_call()
@@ -89,7 +93,7 @@ class MistralParser(TaggedJsonParser):
             call_id, mark = yield from self._reader.text_until(("[ARGS]", "{"), limit=_MAX_NAME)
         if mark == "{":
             self._reader.back(1)
-        yield from self._arguments(name.strip(), call_id and call_id.strip())
+        yield from self._arguments(name.strip(), call_id and call_id.strip(), ends=(self._tags.opening,))
 
 
 class PlainJsonParser(TaggedJsonParser):
@@ -119,6 +123,10 @@ class Llama3Parser(JsonCallParser):
                     break
                 self._reader.mark()
                 yield from self._reader.take()
+                yield from self._reader.space()
+                if not (yield from self._reader.peek()):
+                    self._reader.release()  # a semicolon too many
+                    break
                 read = yield from self._attempt(self._call())
 
     def _call(self) -> Step[None]:
@@ -141,13 +149,17 @@ class DeepSeekParser(SectionedCallParser):
     def __init__(self, output: CallOutput, *, fenced: bool) -> None:
         super().__init__(output)
         self._fenced = fenced
+        self._head_ends = (self.NAME_END,) if fenced else (self.NAME_END, self.CALL_END)
 
     def _call(self) -> Step[None]:
-        head, _ = yield from self._reader.text_until((self.NAME_END,), limit=_MAX_NAME)
+        head, mark = yield from self._reader.text_until(self._head_ends, limit=_MAX_NAME)
         if self._fenced:
-            head, _ = yield from self._reader.text_until(("\n",), limit=_MAX_NAME)
+            head, mark = yield from self._reader.text_until(("\n", self.CALL_END), limit=_MAX_NAME)
+        if mark == self.CALL_END:
+            self._reader.back(len(mark))
+        elif self._fenced:
             yield from self._reader.accept_after_space("```json")
-        yield from self._arguments(head.strip())
+        yield from self._arguments(head.strip(), ends=("```", self.CALL_END, self.CALL, self.SECTION_END))
         if self._fenced:
             yield from self._reader.accept_after_space("```")
         yield from self._reader.accept_after_space(self.CALL_END)
@@ -162,11 +174,13 @@ class KimiK2Parser(SectionedCallParser):
     _marks = SectionMarks(SECTION, CALL, SECTION_END)
 
     def _call(self) -> Step[None]:
-        text, _ = yield from self._reader.text_until((self.ARGUMENTS,), limit=_MAX_ID)
+        text, mark = yield from self._reader.text_until((self.ARGUMENTS, self.CALL_END), limit=_MAX_ID)
+        if mark == self.CALL_END:
+            self._reader.back(len(mark))
         call_id = _ID.fullmatch(text.strip())
         if call_id is None:
             raise MalformedCallError
-        yield from self._arguments(call_id[1], text.strip())
+        yield from self._arguments(call_id[1], text.strip(), ends=(self.CALL_END, self.CALL, self.SECTION_END))
         yield from self._reader.accept_after_space(self.CALL_END)
 
 
@@ -188,4 +202,4 @@ class GptOssParser(JsonCallParser):
         recipient = _RECIPIENT.search(header)
         if recipient is None:
             raise MalformedCallError
-        yield from self._arguments(recipient[1])
+        yield from self._arguments(recipient[1], ends=(self.CALL, self.END, self.START, self.CHANNEL))

@@ -27,34 +27,52 @@ class NamedValues:
         self._key(name)
         self._output.arguments(value)
 
-    def read(self, reader: Reader, name: str, closing: str, *, is_string: bool | None = None) -> Step[str]:
+    def read(
+        self,
+        reader: Reader,
+        name: str,
+        closing: str,
+        *,
+        others: tuple[str, ...] = (),
+        is_string: bool | None = None,
+    ) -> Step[None]:
         """Reads a value as plain text; a string is passed on as it comes.
 
         Args:
-            closing: the mark that ends it; a line break after the opening mark and before this one is not part of it.
+            closing: the mark that ends it, and is read; a line break after the opening mark and before this one is not
+                part of it.
+            others: marks that end it as well where the model has left out the closing one; they are not read.
             is_string: what the family's own text says of it; None: the schema decides.
 
         Raises:
-            CutOffError: the text has ended within it. A string that has come so far is closed.
+            CutOffError: the text has ended within it. What has come so far is its value.
         """
         yield from reader.accept("\n")
-        marks = ("\n" + closing, closing)
+        ends = (closing, *others)
+        marks = (*(f"\n{mark}" for mark in ends), *ends)
         types = types_of(parameter_schema(self.schema, name), self.schema)
         if is_string if is_string is not None else types == _STRING:
             self._key(name)
             self._output.arguments('"')
-            found = yield from reader.until(marks, lambda text: self._output.arguments(quote(text)[1:-1]))
+            found = yield from reader.until(marks, self._add_to_string, drops_begun=True)
             self._output.arguments('"')
-            if not found:
-                raise CutOffError
-            return found
-        text, found = yield from reader.text_until(marks)
-        self.add(name, to_json(text, frozenset() if is_string is False else types))
-        return found
+        else:
+            parts: list[str] = []
+            found = yield from reader.until(marks, parts.append, drops_begun=True)
+            text = "".join(parts)
+            if found or text.strip():
+                self.add(name, to_json(text, frozenset() if is_string is False else types))
+        if not found:
+            raise CutOffError
+        if not found.endswith(closing):
+            reader.back(len(found))
 
     def end(self) -> None:
         """Closes the object."""
         self._output.arguments("}" if self._num_values else "{}")
+
+    def _add_to_string(self, text: str) -> None:
+        self._output.arguments(quote(text)[1:-1])
 
     def _key(self, name: str) -> None:
         self._output.arguments(f"{', ' if self._num_values else '{'}{quote(name)}: ")

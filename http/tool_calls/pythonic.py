@@ -1,18 +1,15 @@
 """Llama 4, LFM2 and others: a Python list of calls, `[f(a=1), g(b="x")]`."""
 
-import ast
 import dataclasses
-import json
 import re
 
 import orjson
 
 from palladio.http.tool_calls.named_values import NamedCallParser, NamedValues
 from palladio.http.tool_calls.output import CallOutput
+from palladio.http.tool_calls.python_literals import MAX_DEPTH, literal_json
 from palladio.http.tool_calls.reader import MalformedCallError, Step
 from palladio.http.tool_calls.typed_values import parameter_schema, to_json, types_of
-
-MAX_DEPTH = 64
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -47,7 +44,7 @@ class PythonicParser(NamedCallParser):
             name = yield from self._reader.word(_NAME)
             yield from self._reader.expect_after_space("(")
             is_whole = yield from self._named_call(name, self._arguments)
-            if not is_whole or (yield from self._ends_list()):
+            if not is_whole or (yield from self._ends_list(self._tags.closing)):
                 return
 
     def _arguments(self, values: NamedValues) -> Step[None]:
@@ -109,8 +106,5 @@ def _literal(text: str, types: frozenset[str]) -> str:
         return text
     except orjson.JSONDecodeError:
         pass
-    try:
-        value = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return to_json(text, types)
-    return value.encode("utf-8", "replace").decode()  # a literal may hold half of a surrogate pair
+    found = literal_json(text)
+    return to_json(text, types) if found is None else found

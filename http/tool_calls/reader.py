@@ -120,6 +120,16 @@ class Reader:
         if not (yield from self.accept(mark)):
             raise CutOffError if self._ended and not (yield from self.peek()) else MalformedCallError
 
+    def ends_or_has(self, marks: tuple[str, ...]) -> Step[bool]:
+        """Whether the text ends here, or one of the marks comes next; nothing is read."""
+        if not (yield from self.peek()):
+            return True
+        for mark in marks:
+            if (yield from self.accept(mark)):
+                self.back(len(mark))
+                return True
+        return False
+
     def peek_after_space(self) -> Step[str]:
         """Reads white space; gives the next character, "" at the end."""
         yield from self.space()
@@ -135,13 +145,21 @@ class Reader:
         yield from self.space()
         yield from self.expect(mark)
 
-    def until(self, marks: tuple[str, ...], sink: Callable[[str], None], *, window: int | None = None) -> Step[str]:
+    def until(
+        self,
+        marks: tuple[str, ...],
+        sink: Callable[[str], None],
+        *,
+        window: int | None = None,
+        drops_begun: bool = False,
+    ) -> Step[str]:
         """Reads up to the first of the marks and past it: the text before goes to `sink` as it comes.
 
         Args:
             marks: none of them begins with another.
             window: how far to look before `sink` gets what there is, for one that may raise an error: a text of many
                 beginnings is not searched to its end for each.
+            drops_begun: the beginning of a mark that the text breaks off in is read, but does not go to `sink`.
 
         Returns:
             The mark; "" if the text ended without one.
@@ -159,8 +177,9 @@ class Reader:
                 self._pass_on(position, sink)
                 self._at = position + len(mark)
                 return mark
-            self._pass_on(len(self._text) if self._ended else held, sink)
+            self._pass_on(len(self._text) if self._ended and not drops_begun else held, sink)
             if self._ended:
+                self._at = len(self._text)
                 return ""
             yield
 

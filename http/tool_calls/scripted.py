@@ -52,13 +52,20 @@ class ScriptedParser:
         self._reader.release()
         return True
 
-    def _ends_list(self) -> Step[bool]:
-        """After an element of a list of calls: whether it was the last one. If not, the next one is marked."""
+    def _ends_list(self, closing: str) -> Step[bool]:
+        """After an element of a list of calls: whether it was the last one, which a comma may follow all the same. If
+        not, the next one is marked.
+
+        Args:
+            closing: the mark after the list, for one whose bracket is missing; "" for none.
+        """
         if (yield from self._reader.accept_after_space("]")) or (yield from self._reader.peek()) != ",":
             return True
         self._reader.mark()
         yield from self._reader.take()
-        return False
+        if (yield from self._reader.accept_after_space("]")):
+            return True
+        return (yield from self._reader.ends_or_has((closing,) if closing else ()))
 
     def _begin(self, name: str, call_id: str | None = None) -> None:
         """

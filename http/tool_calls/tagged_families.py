@@ -24,14 +24,18 @@ class Glm45Parser(NamedCallParser):
             yield from self._attempt(self._call())
 
     def _call(self) -> Step[None]:
-        name, mark = yield from self._reader.text_until((self.KEY, self.CLOSE), limit=_MAX_NAME)
+        name, mark = yield from self._reader.text_until((self.KEY, self.CLOSE, self.OPEN), limit=_MAX_NAME)
+        if mark == self.OPEN:
+            self._reader.back(len(mark))
         yield from self._named_call(name.strip(), lambda values: self._arguments(values, mark))
 
     def _arguments(self, values: NamedValues, mark: str) -> Step[None]:
         while mark == self.KEY:
-            key, _ = yield from self._reader.text_until((self.KEY_END,), limit=_MAX_NAME)
-            yield from self._reader.expect_after_space(self.VALUE)
-            yield from values.read(self._reader, key.strip(), self.VALUE_END)
+            key, end = yield from self._reader.text_until((self.KEY_END, self.VALUE), limit=_MAX_NAME)
+            if end == self.KEY_END:
+                yield from self._reader.expect_after_space(self.VALUE)
+            others = (self.KEY, self.CLOSE, self.OPEN)
+            yield from values.read(self._reader, key.strip(), self.VALUE_END, others=others)
             mark = self.KEY if (yield from self._reader.accept_after_space(self.KEY)) else ""
         yield from self._reader.accept(self.CLOSE)
 
@@ -46,6 +50,8 @@ class ElementTags:
         has_attributes: it does so in an attribute `name`; else it is the name.
         function_end, parameter_end: their closing tags.
         after: as `before`, after a call.
+
+    Models leave out closing tags and the `>` of opening ones.
     """
 
     before: tuple[str, ...]
@@ -55,6 +61,12 @@ class ElementTags:
     parameter_end: str
     after: tuple[str, ...]
     has_attributes: bool
+
+    @property
+    def ends_of_value(self) -> tuple[str, ...]:
+        """What a value ends at where its closing tag is missing."""
+        tail = ' name="' if self.has_attributes else ""
+        return (self.parameter + tail, self.function_end, self.function + tail, *self.before, *self.after)
 
     def name(self, head: str) -> str:
         """
@@ -91,19 +103,28 @@ class ElementParser(NamedCallParser):
         if found != tags.function:
             yield from self._accept_each(tags.before[tags.before.index(found) + 1 :])
             yield from self._reader.expect_after_space(tags.function)
-        head, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
+        head = yield from self._head()
         yield from self._named_call(tags.name(head), self._arguments)
 
     def _arguments(self, values: NamedValues) -> Step[None]:
         tags = self._tags
         yield from self._reader.space()
         while (yield from self._reader.accept(tags.parameter)):
-            head, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
+            head = yield from self._head()
             key, is_string = tags.name(head), tags.is_string(head)
-            yield from values.read(self._reader, key, tags.parameter_end, is_string=is_string)
+            others = tags.ends_of_value
+            yield from values.read(self._reader, key, tags.parameter_end, others=others, is_string=is_string)
             yield from self._reader.space()
-        yield from self._reader.expect(tags.function_end)
+        yield from self._reader.accept(tags.function_end)
         yield from self._accept_each(tags.after)
+
+    def _head(self) -> Step[str]:
+        """The rest of an opening tag, up to its `>` or to the end of its line, which is not read."""
+        yield from self._reader.space()
+        head, mark = yield from self._reader.text_until((">", "\n"), limit=_MAX_NAME)
+        if mark == "\n":
+            self._reader.back(1)
+        return head
 
     def _accept_each(self, marks: tuple[str, ...]) -> Step[None]:
         for mark in marks:

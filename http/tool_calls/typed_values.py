@@ -6,9 +6,10 @@ from typing import Any
 
 import orjson
 
+from palladio.http.tool_calls.python_literals import literal_json
 from palladio.runtime.text.json_schemas import resolve_reference
 
-_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 16
 _MAX_SCHEMAS = 256
 
@@ -30,12 +31,12 @@ def types_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
-    """The JSON text of a value that is written without quotes.
+    """The JSON text of a value that is written as JSON, as a Python literal, or without quotes.
 
     Text that fits none of the types becomes a string: a value that the tool can refuse is better than none.
     """
     stripped = text.strip()
-    candidate = _PYTHON_LITERALS.get(stripped, stripped)
+    candidate = _PYTHON_WORDS.get(stripped, stripped)
     if "string" in types and types <= {"string", "null"}:
         return "null" if stripped in ("null", "None") and "null" in types else quote(text)
     try:
@@ -43,7 +44,7 @@ def to_json(text: str, types: frozenset[str]) -> str:
     except orjson.JSONDecodeError:
         if "boolean" in types and stripped.lower() in ("true", "false"):
             return stripped.lower()
-        return quote(text)
+        return _from_literal(stripped, types) or quote(text)
     if not types or type_name(value) in types or (isinstance(value, int | float) and "number" in types):
         return candidate
     if "integer" in types and isinstance(value, float) and value.is_integer():
@@ -70,12 +71,31 @@ def type_name(value: object) -> str:
     return "object"
 
 
+def _from_literal(text: str, types: frozenset[str]) -> str | None:
+    """The JSON text of a Python literal that fits the types.
+
+    Where a string fits as well, a literal is one only if it shows it: `0x10` may be part of a text, `['a']` is a list.
+    """
+    shows_it = text.startswith(("[", "{", "(", '"', "'"))
+    written = literal_json(text) if shows_it or (types and "string" not in types) else None
+    if written is None:
+        return None
+    value = orjson.loads(written)
+    if not types:
+        return written if isinstance(value, dict | list | str) else None
+    if isinstance(value, str) and types & {"object", "array"}:
+        return _unwrapped(value, types)
+    fits = type_name(value) in types or (type_name(value) == "integer" and "number" in types)
+    return written if fits else None
+
+
 def _unwrapped(value: str, types: frozenset[str]) -> str | None:
     """The text of an object or list that was written as a string."""
     try:
         return value if type_name(orjson.loads(value)) in types else None
     except orjson.JSONDecodeError:
-        return None
+        written = literal_json(value)
+    return written if written is not None and type_name(orjson.loads(written)) in types else None
 
 
 class _Search:

@@ -13,8 +13,7 @@ from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.grammar_spec import Grammar
 from tests.http.prompts.tool_model import SCHEMAS, STRICT, TOOLS, Model, tool
-from tests.http.tool_calls.test_tool_calls import read
-from tests.http.tool_calls.tool_texts import SAMPLES, WEATHER, Sample
+from tests.http.tool_calls.tool_texts import SAMPLES, WEATHER, Sample, read
 
 COMPACT = Sample('[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[ARGS]{}', {"city": "Paris"})
 ALL_FORMATS = {**{name: (form, SAMPLES[name]) for name, form in FORMATS.items()}, "compact": (MISTRAL_COMPACT, COMPACT)}

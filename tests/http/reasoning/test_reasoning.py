@@ -120,6 +120,25 @@ def test_every_family_of_tags(name: str) -> None:
     assert split(name, "Hm.") == (("Hm.", "") if family.begins else ("", "Hm."))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<|START_RESPONSE|>Yes.<|END_RESPONSE|>", ("", "Yes.")),
+        ("<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>", ("Hm.", "Yes.")),
+        (
+            "<|START_THINKING|>Hm.<|END_THINKING|>\n<|START_RESPONSE|>\nYes,\n no.<|END_RESPONSE|>",
+            ("Hm.", "Yes,\n no."),
+        ),
+        ("Yes: <|START_RESPONSE|>no.", ("", "Yes: no.")),  # in the middle of a line, too
+        ("<|START_RESPONSE|>Yes.<|END_RESPO", ("", "Yes.<|END_RESPO")),  # cut off
+        ("<|START_THINKING|>a <|START_RESPONSE|> b<|END_THINKING|>c", ("a <|START_RESPONSE|> b", "c")),
+    ],
+)
+@pytest.mark.parametrize("has_tools", [False, True])
+def test_marks_around_an_answer_are_not_content(text: str, expected: tuple[str, str], has_tools: bool) -> None:
+    assert split("cohere_command4", text, has_tools=has_tools) == expected
+
+
 def test_appended_reasoning_stays_in_the_answer() -> None:
     """And is counted."""
     family = find_family("minimax-append-think")
@@ -178,6 +197,7 @@ def test_harmony_leaves_calls_to_the_tool_parser() -> None:
     assert split("gpt-oss", analysis + call, HARMONY, has_tools=True) == ("Hm.", call)
     other_way_round = " to=functions.f<|channel|>commentary json<|message|>{}"
     assert split("gpt-oss", other_way_round, HARMONY, has_tools=True) == ("", "<|start|>assistant" + other_way_round)
+    assert split("gpt-oss", CALL, HARMONY, has_tools=True) == ("", CALL)  # without arguments
 
 
 def test_harmony_continues() -> None:
@@ -194,7 +214,11 @@ HARMONY_FRAGMENTS = [*SPECIALS, "assistant", "analysis", "final", "commentary", 
 @given(data=st.data())
 def test_the_split_does_not_depend_on_how_the_text_is_cut(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(FAMILIES))
-    own = [family.start, family.end, *family.closers] if isinstance(family, TagFamily) else HARMONY_FRAGMENTS
+    own = (
+        [family.start, family.end, *family.closers, *family.answer]
+        if isinstance(family, TagFamily)
+        else HARMONY_FRAGMENTS
+    )
     text = "".join(data.draw(st.lists(st.sampled_from([*FRAGMENTS, *own]), max_size=14)))
     end = data.draw(st.sampled_from([NEW, BEGUN, CLOSED, HARMONY, PromptEnd(NEW.text + "Yes", "Yes")]))
     options = {"has_tools": data.draw(st.booleans()), "keep_tags": data.draw(st.booleans())}

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from palladio.http.tool_calls.generic_json import GENERIC_JSON
-from tests.http.tool_calls.test_tool_calls import read
-from tests.http.tool_calls.tool_texts import FUNCTIONS
+from tests.http.tool_calls.tool_texts import FUNCTIONS, read
 
 CALL = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
 NOW = '{"name": "now", "arguments": {}}'

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.base import Function, Functions
+from palladio.http.tool_calls.formats import ToolFormat
 
 WEATHER = {
     "type": "object",
@@ -16,6 +17,25 @@ WEATHER = {
     "required": ["city"],
 }
 FUNCTIONS = {"get_weather": Function("get_weather", WEATHER), "now": Function("now", {})}
+
+
+Read = tuple[str, list[tuple[str, str]]]  # content, and name and arguments of each call
+
+
+def read(form: ToolFormat, pieces: list[str], functions: Functions = FUNCTIONS, *, parallel: bool = True) -> Read:
+    """Feeds a parser, and checks the order of what it gives."""
+    parser = form.new_parser(functions, parallel=parallel)
+    content, calls = "", []
+    for piece in [*map(parser.feed, pieces), parser.finish()]:
+        content += piece.content
+        for delta in piece.calls:
+            if delta.name is not None:
+                assert (delta.index, delta.arguments) == (len(calls), "")
+                assert delta.id
+                calls.append([delta.name, ""])
+            assert delta.index == len(calls) - 1
+            calls[-1][1] += delta.arguments
+    return content, [(name, arguments) for name, arguments in calls]
 
 
 @dataclasses.dataclass(frozen=True)
