@@ -67,6 +67,7 @@ CURL = {
     ("docs/api/server.md", "Capabilities"): r'\{.*"routes":.*',
     ("docs/api/server.md", "The dashboard's data"): r"\{.*\}",
     ("docs/api/server.md", "The load, for routers"): r'\{.*"loads":\[.*',
+    ("docs/api/server.md", "For clients of llama.cpp"): r'\{"prompt":".*What is Python\?.*"\}',
 }
 CODE = {(block.page, block.heading): block.text for block in blocks() if block.language == "python"}
 CALLS = {

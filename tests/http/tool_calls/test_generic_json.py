@@ -30,6 +30,7 @@ WEATHER = ("get_weather", {"city": "Rome"})
         ('{"answer": [1, 2]}', '{"answer": [1, 2]}', []),
         ("```json\n[1]\n``` and [2](x) {y}", "```json\n[1]\n``` and [2](x) {y}", []),
         ("```python\nf()\n```", "```python\nf()\n```", []),
+        ('{"city": "Rome", "name": "now"}', '{"city": "Rome", "name": "now"}', []),
         ("[", "[", []),
     ],
 )
