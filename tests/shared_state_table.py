@@ -106,6 +106,16 @@ STATES: dict[str, State] = {
         "transformers asks for torch while it is imported; the finder takes itself out",
         "tests/palladio/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
     ),
+    "palladio/hidden_modules.py:explain_hidden_modules sys.excepthook": State(
+        "the main program, before its other imports",
+        "what nobody handles is said in one line, and the process ends",
+        "tests/palladio/test_hidden_modules.py::test_a_file_that_hides_a_module_is_one_line",
+    ),
+    f"{_DEVICE}:_quiet_about_others addFilter": State(
+        "an engine's choice of a device",
+        "the filter goes when the choice is made",
+        "tests/runtime/devices/test_device_choice.py::test_jax_says_that_it_cannot_use_a_tpu_where_one_is_expected",
+    ),
     "palladio/early_signals.py:_handle signal.signal": State("the command line", _OWN_PROCESS, _SIGNALS),
     "palladio/child.py:_signals_wait signal.signal": State(
         "a command that starts a worker",

@@ -32,7 +32,7 @@ def check_choice(flag: str, hint: Any, word: str) -> None:
     choices = [option for option in options if option is not types.NoneType]
     if any(typing.get_origin(choice) is not typing.Literal for choice in choices):
         return
-    names = [name for choice in choices for name in typing.get_args(choice)]
+    names = [str(name) for choice in choices for name in typing.get_args(choice)]
     if word not in names and not (word == "None" and len(choices) < len(options)):
         raise ConfigError(f"{flag} must be one of {', '.join(names)}, got {word!r}")
 

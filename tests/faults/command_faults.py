@@ -76,7 +76,7 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "a wrong name is not answered with the nearest ones",
-        "runtime/text/hub_download.py",
+        "runtime/text/local_path.py",
         "if by_lower[one] != name",
         "if by_lower[one] == name",
         HUB,

@@ -53,7 +53,7 @@ def test_a_chat_with_it_names_the_command_for_a_published_model(model, capsys, m
         client = None
 
         async def wait_ready(self):
-            return model
+            return model, {}
 
         def is_alive(self):
             return True

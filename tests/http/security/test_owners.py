@@ -123,6 +123,7 @@ NOT_OWNED = {
             "/v1/embeddings": ("rid", "request_id"),
             "/v1/chat/completions/render": ("rid", "request_id"),
             "/v1/completions/render": ("rid", "request_id"),
+            "/apply-template": ("rid", "request_id"),
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),

@@ -1,0 +1,29 @@
+"""A user's file that has the name of a module of Python."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import ROOT
+
+
+@pytest.mark.parametrize("words", [["palladio.launch_server"], ["palladio", "serve"]])
+@pytest.mark.parametrize("name", ["http", "signal"])
+def test_a_file_that_hides_a_module_is_one_line(name: str, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.py"
+    file.write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PALLADIO_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: {file} hides Python's module {name}, ")
+    assert "Traceback" not in done.stderr
