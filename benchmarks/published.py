@@ -1,4 +1,4 @@
-"""The published models of `make real`, as the sides of a comparison read them: the same numbers in bfloat16 for each.
+"""Makes Hugging Face directories in bfloat16 of the published models of `make real`, for comparisons.
 
     python benchmarks/published.py NAME GGUF OUT
 

@@ -1,5 +1,5 @@
-"""Files in the working folder that have the name of a module of Python: with `python -m`, Python imports them in its
-place, and the error that comes of it names neither. Imports nothing that takes time."""
+"""Explains errors that come of a file in the working folder with the name of one of Python's modules: with `python -m`,
+Python imports that file instead, and its error names neither. Imports nothing that takes time."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 def explain_hidden_modules() -> None:
-    """From now on, an exception that nobody handles is one line, if this process has imported such a file."""
+    """From now on, this process prints one line for an unhandled exception, if it has imported such a file."""
     shown = sys.excepthook
 
     def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -26,7 +26,7 @@ def explain_hidden_modules() -> None:
 
 
 def _hiding() -> tuple[str, str] | None:
-    """A module of Python's standard library that was imported from the working folder, and its file."""
+    """The name of a standard module that was imported from the working folder, and the file."""
     folder = os.getcwd()
     for name in sys.stdlib_module_names & sys.modules.keys():
         file = vars(sys.modules[name]).get("__file__")

@@ -1,4 +1,4 @@
-"""What the lines of a batch call the model, where that is not what it is called here: one warning of all."""
+"""Names of models in the lines of a batch that are not names of the served one: one warning for all of them."""
 
 import logging
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def asked_model(line: Line) -> str | None:
 
 
 class OtherNames:
-    """Of one batch."""
+    """Collects such names of one batch."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -37,7 +37,7 @@ class OtherNames:
                 self._names.setdefault(name[:_LONGEST])
 
     def tell(self, batch_id: str) -> None:
-        """Logs what becomes of these lines, if there are any."""
+        """Logs one warning, if there are such lines."""
         if not self._count:
             return
         served, given = self._context.model_names[0], ", ".join(map(repr, self._names))

@@ -264,8 +264,8 @@ class Context:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether a model with a tokenizer may be offered tools. Where the chat template writes none, they stand in the
-        prompt as plain text, of which a warning tells."""
+        """Whether requests to a model with a tokenizer may have tools. Where the chat template does not write them, the
+        prompt has them as plain text, and the answer a warning."""
         if self.chat_template.source(self.tokenizer) is None:
             return False
         return self.chat_template.reads_tools(self.tokenizer) or self.note_warning is not None

@@ -80,12 +80,19 @@ class MessageForms:
         self._changed: dict[Kind, bool] = {}  # kind → its content is given in the other form
 
     def fit(
-        self, messages: list[dict[str, Any]], template: str, render: Render, *, has_tools: bool
+        self,
+        messages: list[dict[str, Any]],
+        positions: Sequence[int],
+        template: str,
+        render: Render,
+        *,
+        has_tools: bool,
     ) -> list[dict[str, Any]]:
         """The messages, each with its content as a string or as a list of parts.
 
         Args:
-            messages: as `template_messages` has them.
+            messages: as `template_messages` has them, or rewritten.
+            positions: of each in the request, which errors name.
             render: messages → prompt.
 
         Raises:
@@ -102,7 +109,7 @@ class MessageForms:
         known = {kind: self._changed[kind] for kind in set(kinds.values()) if kind in self._changed}
         unknown = {position: kind for position, kind in kinds.items() if kind not in known}
         if unknown:
-            found = find_forms(messages, unknown, known, kinds, render)
+            found = find_forms(messages, positions, unknown, known, kinds, render)
             for kind, is_changed in found.items():
                 if len(self._changed) < MAX_KINDS and len(kind.role) <= _MAX_ROLE:
                     self._changed[kind] = is_changed

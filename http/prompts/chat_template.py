@@ -210,12 +210,15 @@ class ChatTemplate:
             tells_null=facts.tells_null,
             takes_one_text=facts.takes_one_text,
         )
+        positions = list(range(len(prepared)))
         if "messages" in facts.variables:  # else it is malformed: rendering says what is wrong with it
             _check_is_read(facts, kwargs or {})
             if not facts.reads_calls:
-                prepared = with_calls_as_text(prepared, results_too=not facts.reads_results)
+                prepared, positions = with_calls_as_text(prepared, results_too=not facts.reads_results)
             if tools and "tools" not in facts.variables:
+                count = len(prepared)
                 prepared, tools = with_tools(prepared, tools), None
+                positions = [0] * (len(prepared) - count) + positions
 
         def write(conversation: list[dict[str, Any]], is_continued: bool = False) -> str:
             return tokenizer.render_chat(
@@ -228,7 +231,8 @@ class ChatTemplate:
                 **merged,
             )
 
-        return write(self._message_forms.fit(prepared, facts.text, write, has_tools=bool(tools)), continues)
+        fitting = self._message_forms.fit(prepared, positions, facts.text, write, has_tools=bool(tools))
+        return write(fitting, continues)
 
     def settings(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A request's variables of the template, with the server's."""

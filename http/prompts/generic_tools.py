@@ -33,16 +33,20 @@ def with_tools(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messag
     return [*messages[:place], _joined(messages[place], before=prompt), *messages[place + 1 :]]
 
 
-def with_calls_as_text(messages: Messages, *, results_too: bool) -> Messages:
+def with_calls_as_text(messages: Messages, *, results_too: bool) -> tuple[Messages, list[int]]:
     """Earlier calls become the text of the assistant's message.
 
     Args:
         results_too: their results become a user's message, which is one with a user's message behind it: many templates
             want the two roles in turns.
+
+    Returns:
+        The messages, and for each the position that it had, or its first part.
     """
     found: Messages = []
+    positions: list[int] = []
     after_result = False
-    for message in messages:
+    for position, message in enumerate(messages):
         is_result = results_too and message["role"] == "tool"
         if is_result:
             message = _result(message)
@@ -53,8 +57,9 @@ def with_calls_as_text(messages: Messages, *, results_too: bool) -> Messages:
             found[-1] = _followed(found[-1], message)
         else:
             found.append(message)
+            positions.append(position)
         after_result = message["role"] == "user" and (is_result or after_result)
-    return found
+    return found, positions
 
 
 def _calls_text(calls: Sequence[Mapping[str, Any]]) -> str:

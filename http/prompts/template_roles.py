@@ -1,5 +1,5 @@
-"""Which messages a chat template writes, by their role, and in which form it takes their content: found by rendering a
-mark in the place of each content."""
+"""Which messages a chat template writes, by their role, and in which form it takes their content. To find out, the
+template is rendered with a mark in place of each content."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +34,7 @@ class Kind(NamedTuple):
 
 def find_forms(
     messages: Sequence[Mapping[str, Any]],
+    positions: Sequence[int],
     unknown: Mapping[int, Kind],
     known: Mapping[Kind, bool],
     kinds: Mapping[int, Kind],
@@ -43,7 +44,7 @@ def find_forms(
     template refuses the conversation: rendering will say why.
 
     Args:
-        messages: as the template is to get them.
+        messages: as the template is to get them; positions: of each in the request.
         unknown: of messages, by position; known: what is known of the others; kinds: of all.
         render: messages → prompt.
 
@@ -74,7 +75,7 @@ def find_forms(
     for position, kind in unknown.items():
         found[kind] = written.get(kind) != "as text" and changed.get(kind) == "as text"
         if kind not in written and kind not in changed and not kind.has_calls:
-            raise _lost(position, kind)
+            raise _lost(positions[position], kind)
     return found
 
 

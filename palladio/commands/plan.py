@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
         usage="palladio plan [MODEL] [--topology NAME] [--compile] [flags of `palladio serve`]",
     )
     help_of_topology = (
-        "a TPU slice or GPU host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, h200-8 (default: all of one host)"
+        "a TPU slice or GPU host, such as v5e-4, v6e-8, v5p-8, tpu7x-8, H100, 8xH200, A100-80GB (default: all of one "
+        "host)"
     )
     found.add_argument("--topology", metavar="NAME", help=help_of_topology)
     help_of_compile = "run the real compiler for exact workspace (needs jax[tpu] or jax's CUDA plugin, no accelerator)"

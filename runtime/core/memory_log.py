@@ -1,4 +1,4 @@
-"""What loading took, as the log says it."""
+"""The log lines about loaded weights and the memory that they take."""
 
 import dataclasses
 import logging
@@ -39,7 +39,7 @@ class Memory:
 
 
 def log_loaded(model: CausalLM, dtypes: Dtypes, architecture: str, before: Memory, seconds: float) -> None:
-    """Which weights there are, and what they took; a figure that other programs made negative is left out."""
+    """Logs the weights by kind, and the memory that they take where it could be measured."""
     after = Memory.now()
     used = after.used_since(before)
     for line in describe_weights(model, dtypes.activations):

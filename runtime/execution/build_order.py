@@ -29,7 +29,8 @@ class BuildOrder:
     when it would not be complete in time otherwise.
 
     Args:
-        programs: the set. keys: those to build, in the order in which they are built if no step asks for one.
+        programs: the set. keys: those to build, in the order in which they are built if no step asks for one; what one
+            stream of text takes comes before them.
         clock: seconds.
     """
 
@@ -37,8 +38,9 @@ class BuildOrder:
         self, programs: StepPrograms, keys: Sequence[ProgramKey], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._programs = programs
+        left = dict[ProgramKey, None].fromkeys(keys)
         usual = programs.taken_by("decode", 1, 1, 1, "full") if programs.design.generates else []  # one stream
-        self._left = dict.fromkeys([*(key for key in usual if key in set(keys)), *keys])
+        self._left = {key: None for key in usual if key in left} | left
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
         self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind

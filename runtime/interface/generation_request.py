@@ -260,8 +260,7 @@ def check_float(name: str, value: object, low: float, high: float | None, *, ope
         or (open_low and value == low)
         or (high is not None and value > high)  # type: ignore[operator]
     ):
-        sign = ">" if open_low else "≥"
-        bounds = f"a number {sign} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
+        bounds = f"a number {'>' if open_low else '≥'} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
         raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
 
 
@@ -387,8 +386,7 @@ class GenerationRequest:
 
 def _check_salt(name: str, value: object) -> None:
     if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_SALT_LENGTH):
-        message = "{param} must be a string of 1 … {most} characters"
-        raise InvalidRequestError.of(message, param=name, most=MAX_SALT_LENGTH)
+        raise InvalidRequestError.of("{param} must be a string of 1 … {n} characters", param=name, n=MAX_SALT_LENGTH)
 
 
 def _join_salts(*salts: str | None) -> str | None:

@@ -53,7 +53,9 @@ def compile_only_mesh(
     """
     # Without the hardware a v4's devices are half a chip each, and XLA:GPU needs a description of the device.
     if place.chip.name == "v4" or (place.chip.platform == "gpu" and place.chip.name != "h200"):
-        raise ConfigError(f"--topology {place.name} cannot be compiled for on this machine; omit --compile")
+        raise ConfigError(
+            f"--topology {place.name}: --compile knows TPUs except v4, and the H200; omit --compile for an estimate"
+        )
     platform = place.chip.platform
     try:
         devices = compile_only_devices(platform, place.topology)

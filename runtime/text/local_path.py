@@ -1,4 +1,4 @@
-"""What a path means on this machine, before a download or a start; and the names that may have been meant."""
+"""Finds the directory or file that a flag names, before a download or a start, and similar names for errors."""
 
 import contextlib
 import difflib
@@ -54,6 +54,6 @@ def _beside(path: Path) -> list[str]:
 
 
 def meant(name: str, known: list[str], where: str = "") -> str:
-    """As the end of an error: known names that are like `name`. Args: where: they are, in words."""
+    """The end of an error message: known names that are like `name`. Args: where: in words, where these are."""
     close = nearest(name, known)
     return f"; did you mean {' or '.join(close)}{where}?" if close else ""

@@ -149,8 +149,7 @@ def asked(words: list[str]) -> None:
     scheme = "https" if "--ssl-certfile" in words else "http"
     try:
         if scheme == "http":
-            for _ in range(20 if "--api-server-count" in words else 1):  # fronts are ready one after the other
-                wait_for_server(f"http://127.0.0.1:{port}", timeout=200, process=process)
+            wait_for_server(f"http://127.0.0.1:{port}", timeout=200, process=process)
         else:
             wait_with_tls(port)
         assert answer(f"{scheme}://127.0.0.1:{port}", words)

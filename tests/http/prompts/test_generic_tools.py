@@ -88,15 +88,16 @@ def test_where_the_tools_stand(messages: list[dict[str, Any]], place: int) -> No
 def test_results_and_what_the_user_says_next_are_one_message() -> None:
     calls = [{"function": {"name": name, "arguments": {"a": 1}}} for name in ("f", "g")]
     results = [{"role": "tool", "name": name, "content": f"of {name}"} for name in ("f", "g")]
-    told = with_calls_as_text(
+    told, positions = with_calls_as_text(
         [USER, {"role": "assistant", "content": "Wait.", "tool_calls": calls}, *results, USER, ASSISTANT, USER],
         results_too=True,
     )
     assert [message["role"] for message in told] == ["user", "assistant", "user", "assistant", "user"]
+    assert positions == [0, 1, 2, 5, 6]
     assert told[1] == {
         "role": "assistant",
         "content": 'Wait.\n\n[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"a": 1}}]',
     }
     assert told[2]["content"] == "Result of f:\nof f\n\nResult of g:\nof g\n\nhi"
-    kept = with_calls_as_text([USER, *results, USER], results_too=False)
+    kept, _ = with_calls_as_text([USER, *results, USER], results_too=False)
     assert [message["role"] for message in kept] == ["user", "tool", "tool", "user"]

@@ -19,6 +19,7 @@ KNOWN = (  # as Phi, Gemma or Llama 2 have it: other roles fall through
     "A:{{ m.content.split('</think>')[-1] }};{% endif %}{% endfor %}"
 )
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "4"}  # is joined to the user's message behind it
 SYSTEM = {"role": "system", "content": "rules"}
 PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
@@ -39,6 +40,7 @@ def chat(tmp_path: Path) -> Any:
         ([{"role": "User", "content": "hi"}], 0, "did you mean 'user'?"),
         ([USER, ANSWER, {"role": "human", "content": "more"}], 2, "did you mean 'user'?"),
         ([USER, {"role": "model", "content": "yes"}, USER], 1, "did you mean 'assistant'?"),
+        ([USER, ANSWER, RESULT, USER, ANSWER, {"role": "human", "content": "more"}], 5, "did you mean 'user'?"),
         ([USER, {"role": "critic", "content": "no"}], 1, "use user, assistant, system or tool"),
         ([SYSTEM, USER, {**SYSTEM, "content": "more rules"}, USER], 2, "it takes the first message alone"),
     ],
@@ -120,10 +122,10 @@ def test_conversations_of_known_roles_are_rendered_once() -> None:
     forms, text = MessageForms(), "a" * 100_000
     for _ in range(3):
         said = [{"role": "user", "content": text}, ANSWER]
-        assert forms.fit(said, "t", render, has_tools=False) == said
+        assert forms.fit(said, range(len(said)), "t", render, has_tools=False) == said
     assert len(rendered) == 1
     assert len(rendered[0][0]["content"]) < 50  # a mark, however long the message is
-    forms.fit([USER, ANSWER], "another template", render, has_tools=False)
+    forms.fit([USER, ANSWER], [0, 1], "another template", render, has_tools=False)
     assert len(rendered) == 2
 
 
@@ -136,10 +138,10 @@ def test_what_is_remembered_is_bounded_and_no_thread_disturbs_another() -> None:
     def work(number: int) -> None:
         for turn in range(100):
             said = [{"role": f"r{number}-{turn}", "content": "x"}, {"role": "r" * 5000, "content": "x"}]
-            if forms.fit(said, "t", write, has_tools=False) != said:
+            if forms.fit(said, range(len(said)), "t", write, has_tools=False) != said:
                 errors.append(said)
             try:
-                forms.fit([*said, {"role": "lost", "content": "x"}], "t", write, has_tools=False)
+                forms.fit([*said, {"role": "lost", "content": "x"}], range(len(said) + 1), "t", write, has_tools=False)
                 errors.append("lost")
             except InvalidRequestError:
                 pass

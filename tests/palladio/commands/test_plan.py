@@ -322,9 +322,11 @@ def test_a_v4_is_planned_but_not_compiled_for(tmp_path: Path, run: Run) -> None:
     code, out, _ = run("--model-path", str(tmp_path), "--topology", "v4-8")
     assert code == 0
     assert "on v4-8: 4 of 4 devices (TPU v4), 1 host(s)" in out
-    code, out, errors = run("--model-path", str(tmp_path), "--topology", "v4-8", "--compile")
-    assert (code, out) == (2, "")
-    assert errors == "error: --topology v4-8 cannot be compiled for on this machine; omit --compile\n"
+    for name in ("v4-8", "h100-1"):
+        code, out, errors = run("--model-path", str(tmp_path), "--topology", name, "--compile")
+        assert (code, out) == (2, "")
+        known = "--compile knows TPUs except v4, and the H200; omit --compile for an estimate"
+        assert errors == f"error: --topology {name}: {known}\n"
 
 
 def test_a_model_that_fits_nowhere(tmp_path: Path, run: Run) -> None:
