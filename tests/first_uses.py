@@ -9,6 +9,7 @@ that must not be taken for one another. Prints what has been used, as JSON.
 
 import importlib
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,10 +140,12 @@ def device_choice() -> None:
 
     from palladio.runtime.devices.device_choice import choose_device
 
-    before = dict(jax.config.values)
+    before, log = dict(jax.config.values), logging.getLogger("jax._src.xla_bridge")
+    assert log.filters == []
     assert choose_device("cpu").platform == choose_device("auto").platform == "cpu"
     assert jax.config.values["jax_platforms"] == before["jax_platforms"]
     assert jax.config.values["jax_cuda_visible_devices"] == before["jax_cuda_visible_devices"]
+    assert log.filters == []
 
 
 def compile_counts() -> None:
@@ -266,6 +269,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         f"{_CACHE}:use_persistent_cache jax.config.update": persistent_cache,
         f"{_CACHE}:use_persistent_cache compilation_cache.reset_cache": persistent_cache,
         "runtime/devices/device_choice.py:choose_device jax.config.update": device_choice,
+        "runtime/devices/device_choice.py:_quiet_about_others addFilter": device_choice,
         "pallas_kernels/narrow_matmul/config.py:_table": tuned_products,
         "pallas_kernels/ragged_paged_attention/tpu_config.py:_table": tuned_attention,
         "model/loading/load_model.py:_mover": moved_weights,

@@ -114,7 +114,7 @@ STATES: dict[str, State] = {
     f"{_DEVICE}:_quiet_about_others addFilter": State(
         "an engine's choice of a device",
         "the filter goes when the choice is made",
-        "tests/runtime/devices/test_device_choice.py::test_jax_says_that_it_cannot_use_a_tpu_where_one_is_expected",
+        first("device"),
     ),
     "palladio/early_signals.py:_handle signal.signal": State("the command line", _OWN_PROCESS, _SIGNALS),
     "palladio/child.py:_signals_wait signal.signal": State(

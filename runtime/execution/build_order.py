@@ -38,9 +38,9 @@ class BuildOrder:
         self, programs: StepPrograms, keys: Sequence[ProgramKey], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._programs = programs
-        left = dict[ProgramKey, None].fromkeys(keys)
+        left = dict.fromkeys(keys)
         usual = programs.taken_by("decode", 1, 1, 1, "full") if programs.design.generates else []  # one stream
-        self._left = {key: None for key in usual if key in left} | left
+        self._left: dict[ProgramKey, None] = {key: None for key in usual if key in left} | left
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
         self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind
