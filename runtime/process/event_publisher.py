@@ -99,8 +99,8 @@ class EventPublisher:
         try:
             self._queue.send_multipart((number, batch), zmq.NOBLOCK)
         except zmq.Again:
-            self._num_unqueued += 1
             self._warn()
+            self._num_unqueued += 1
 
     def close(self) -> None:
         """Sends what is queued, and frees the endpoints."""
@@ -135,8 +135,8 @@ class EventPublisher:
         try:
             self._events.send_multipart(message, zmq.NOBLOCK)
         except zmq.Again:  # too much waits for some subscriber: the others get it
-            self._num_undelivered += 1
             self._warn()
+            self._num_undelivered += 1
             self._events.setsockopt(zmq.XPUB_NODROP, 0)
             self._events.send_multipart(message, zmq.NOBLOCK)
             self._events.setsockopt(zmq.XPUB_NODROP, 1)
@@ -153,8 +153,8 @@ class EventPublisher:
             for answer in (*wanted, (_END, b"")):
                 self._replay.send_multipart((*client, *answer), zmq.NOBLOCK)
         except zmq.Again:  # it has asked again without reading: it gets what waits, and not the end of this answer
-            self._num_undelivered += 1
             self._warn()
+            self._num_undelivered += 1
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:  # it has gone
                 raise
