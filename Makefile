@@ -31,12 +31,12 @@ help:
 	  'make serve      start the server; MODEL=smollm2 or MODEL=DIR chooses a model, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-pythons  the same with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
-  'make test-slow  the tests that take minutes' \
+	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
 	  'make faults     puts small faults into a copy of the tree, one at a time: the tests have to find each; ARGS="top_k" picks' \
-  'make flag-matrix  each documented value of the flags of kernels, dtypes and layouts, on a server of its own' \
-  'make folder-fuzz  damages model folders, 2,000 in all, and starts on each; ARGS=SEED repeats' \
+	  'make flag-matrix  each documented value of the flags of kernels, dtypes and layouts, on a server of its own' \
+	  'make folder-fuzz  damages model folders, 2,000 in all, and starts on each; ARGS=SEED repeats' \
   'make conformance  the openai SDK'"'"'s own tests and a fuzz test of /openapi.json, against a server' \
 	  'make ui         the chat page and the dashboard in headless Chromium; ARGS="-k key" picks' \
 	  'make clients    real clients (SDKs, frameworks, evaluation and benchmark tools) against a server; ARGS=LiteLLM picks' \
@@ -56,7 +56,7 @@ help:
 	  'make aot        compile kernels and steps for TPUs and GPUs that are not there (hours); fetches their compilers, 1.4 GB' \
 	  'make aot-smoke  a few kernels and one step of each, in a minute or two' \
 	  'make lock       versions of what development installs, in scripts/constraints; ARGS=--upgrade takes the newest' \
-  'make clean      remove the environment and what tools left behind'
+	  'make clean      remove the environment and what tools left behind'
 
 serve: $(VENV)/.installed
 	$(BIN)/palladio serve $(if $(MODEL),--model-path "$(MODEL)") --host $(HOST) --port $(PORT) $(ARGS)
