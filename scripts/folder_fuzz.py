@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +89,7 @@ class Fuzz:
 
     def __init__(self, folders: Mapping[str, Path], seed: int, root: Path, *, has_engine: bool) -> None:
         self._folders, self._seed, self._root, self._has_engine = folders, seed, root, has_engine
+        self._fork_lock = threading.Lock()
         self._whole = {kind: _read(path) for kind, path in folders.items()}
 
     def run(self, number: int) -> tuple[int, str, str, str]:
@@ -95,7 +97,8 @@ class Fuzz:
         place = self._root / f"damaged-{number}"
         kind, path, text = pick(self._folders, self._seed, number, place)
         log = self._root / f"log-{number}"
-        child = os.fork()
+        with self._fork_lock:  # filelock forbids two forks at once
+            child = os.fork()
         if child == 0:
             self._child(kind, path, number, log)
         verdict = _wait(child)

@@ -1,5 +1,6 @@
 """ProfileFolder: where profiles may be written. A client names a folder in it, and nothing outside."""
 
+import errno
 import logging
 import shutil
 import tempfile
@@ -36,6 +37,7 @@ class ProfileFolder:
         root = self._root()
         try:
             path = (root / (name or time.strftime("profile-%Y%m%d-%H%M%S"))).resolve()
+            _check_links(path)
         except (OSError, ValueError, RuntimeError) as error:  # a NUL, a loop of links (RuntimeError before Python 3.13)
             raise InvalidRequestError(f"output_dir is not a valid path: {error}", param="output_dir") from error
         if not path.is_relative_to(root):
@@ -77,3 +79,12 @@ class ProfileFolder:
                 ) from error
             self._temporary = self._path
         return self._path.resolve()
+
+
+def _check_links(path: Path) -> None:
+    """Raises OSError for a loop of links, which `Path.resolve` lets pass since Python 3.13."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
