@@ -141,20 +141,6 @@ FRONT_FAULTS = (
         _RELAY,
     ),
     Fault(
-        "counters fall while a front does not answer",
-        "palladio/front_tally.py",
-        "live = [front.kept(self.kind) for front in self._fronts.values() if front is not asker]",
-        "live = await ask_each([one for one in self._fronts.values() if one is not asker], self.kind)",
-        ("tests/palladio/test_front_tally.py",),
-    ),
-    Fault(
-        "a front that ends amid a scrape is counted twice",
-        "palladio/front_tally.py",
-        "live = [front.kept(self.kind) for front in self._fronts.values() if",
-        "live = [front.kept(self.kind) for front in fronts if",
-        ("tests/palladio/test_front_tally.py",),
-    ),
-    Fault(
         "each front allows as many connections as the server may have",
         "http/security/connection_limits.py",
         "for place in range(is_spare, len(self._all), 2))",
@@ -188,20 +174,6 @@ FRONT_FAULTS = (
         "            self._named[name].remove(engine_id)",
         "            self._named[name].clear()",
         _DESK,
-    ),
-    Fault(
-        "an heir's first request comes before the engine has heard of the end of the dead",
-        "palladio/front_process.py",
-        "            self.engine.end_front(front)",
-        "            _ = self.engine",
-        ("tests/palladio/test_front_process.py",),
-    ),
-    Fault(
-        "the front that takes over does not know who led before it",
-        "palladio/front_process.py",
-        "[self._member(front) for front in self._past_leaders]",
-        "[self.member]",
-        ("tests/palladio/test_front_process.py",),
     ),
     Fault(
         "a front that takes over while the database is away never begins",

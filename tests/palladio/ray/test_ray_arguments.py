@@ -60,6 +60,7 @@ def test_gpus_and_other_resources_are_reserved_for_each_replica() -> None:
         ({**MODEL, "fastapi_root_path": "/x"}, "root_path has no effect"),
         ({**MODEL, "nnodes": 2}, "nnodes has no effect under Ray Serve: tpu and tpu_topology"),
         ({**MODEL, "api_server_count": 2}, "api_server_count has no effect under Ray Serve: raise num_replicas"),
+        ({**MODEL, "tokenizer-worker-num": 2}, "tokenizer_worker_num has no effect under Ray Serve: raise num_replic"),
         ({**MODEL, "tp_sise": 2}, "did you mean --tp-size"),
         ({**MODEL, "num_replicas": "two"}, "num_replicas must be a whole number, got 'two'"),
         ({**MODEL, "num_replicas": 1.5}, "num_replicas must be a whole number, got 1.5"),
