@@ -50,27 +50,6 @@ FRONT_FAULTS = (
         ("tests/http/reasoning/test_reasoning.py",),
     ),
     Fault(
-        "a client's name for its request tells whose it is",
-        "runtime/interface/front_number.py",
-        'engine_id.rpartition("~")[2]',
-        'engine_id.partition("~")[2]',
-        _DESK,
-    ),
-    Fault(
-        "requests of a front that has ended are computed if they come late",
-        "runtime/process/front_desk.py",
-        "if front in self._ended:\n            return False",
-        "if front in self._sockets:\n            return False",
-        _DESK,
-    ),
-    Fault(
-        "a request that has ended is still known",
-        "runtime/process/front_desk.py",
-        "if output.finish is not None:\n                self._forget",
-        "if output.finish is not None and not output.token_ids:\n                self._forget",
-        _DESK,
-    ),
-    Fault(
         "a duplicate id ends the engine",
         "runtime/core/engine_core.py",
         "if self._scheduler.find(name) is not None or name in self._grammars.waiting:",
@@ -132,20 +111,6 @@ FRONT_FAULTS = (
         "if is_held and shared is None:",
         "if is_held and shared is not None:",
         _RELAY,
-    ),
-    Fault(
-        "the same id runs in two fronts at once",
-        "runtime/process/front_desk.py",
-        "self._fronts[next(iter(same))] != front",
-        "self._fronts[next(iter(same))] == front",
-        (*_DESK, *_ENGINE),
-    ),
-    Fault(
-        "an id is free while another sample of the same request runs",
-        "runtime/process/front_desk.py",
-        "            self._named[name].remove(engine_id)",
-        "            self._named[name].clear()",
-        _DESK,
     ),
     Fault(
         "a front that takes over while the database is away never begins",
