@@ -1,10 +1,8 @@
-"""Faults of the front: of several processes before one engine, and of streams on their way to a client."""
+"""Faults of the front: of streams on their way to a client, connections and uploads."""
 
 from tests.faults.fault import Fault
 
-_DESK, _ENGINE = ("tests/runtime/process/test_front_desk.py",), ("tests/runtime/front/test_front_engine.py",)
 _TABLE, _SLOW = ("tests/runtime/front/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
-_CHANNEL, _RELAY = ("tests/runtime/process/test_channel.py",), ("tests/http/fronts/test_relay.py",)
 
 FRONT_FAULTS = (
     Fault(
@@ -57,9 +55,16 @@ FRONT_FAULTS = (
         ("tests/runtime/core/test_engine_core.py",),
     ),
     Fault(
-        "a front that takes over removes uploads that are under way",
+        "connections that have ended still count",
+        "http/security/connection_limits.py",
+        "        self._counts[place.is_spare] -= 1",
+        "        self._counts[place.is_spare] -= place.is_spare",
+        ("tests/http/security/test_connection_limits.py",),
+    ),
+    Fault(
+        "uploads that are under way are removed",
         "http/storage/storage.py",
-        'begun = (folder / "lock").stat().st_mtime',
+        "begun = os.fstat(lock).st_mtime",
         'begun = float("inf")',
         ("tests/http/files/test_leftovers.py",),
     ),
