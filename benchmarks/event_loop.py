@@ -4,12 +4,18 @@
     python benchmarks/event_loop.py --only stop --only rerank
     python benchmarks/event_loop.py --tree ../an-older-checkout --json before.json
     python benchmarks/event_loop.py --beside before.json
+    python benchmarks/event_loop.py --clients 64                 # waits for /health while so many send bodies of 1 MB
+    python benchmarks/event_loop.py --clients 64 --tree ../an-older-checkout --flags "--api-server-count 2"
 
 A server of the embedded model, and one with --is-embedding, get each request of event_loop_requests.py, one at a time,
 --times times. Meanwhile a client asks for /health every 10 ms. A row has the longest wait for it; how much CPU time
 the loop's thread took in one of these waits, at most, which is what the loop did not give to others, and nothing that
 a busy machine adds; and what it took in all. Each is the least of the repetitions. With --samples (py-spy installed,
 and the right to trace), a row says in which function of ours most samples of the loop's thread were.
+
+With --clients, that many clients send chat requests of --megabytes for --seconds, each one after the other. The prompt
+is too long, so the server reads it and refuses it, and the engine has nothing to do. Meanwhile /health is asked for
+every 10 ms, each time on a new connection. The clients are a process of their own, which shares the machine's cores.
 """
 
 import argparse
@@ -17,7 +23,9 @@ import collections
 import dataclasses
 import http.client
 import json
+import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,9 +36,11 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from attack_list import Target
+import numpy as np
+from attack_list import Target, text_of
 from attack_watch import FAILURES, Longest
 from event_loop_requests import REQUESTS, Largest, Room
 from server_process import RunningServer, exit_on_sigterm, palladio_command, provenance, running_server
@@ -162,6 +172,62 @@ def measure(server: RunningServer, largest: Largest, room: Room, args: argparse.
     return Row(largest.path, largest.name, answer, min(waits), min(stalls), min(cpus), where)
 
 
+def send_bodies(address: str, num_clients: int, body: bytes, seconds: float) -> dict[str, int]:
+    """How many answers there were, by status."""
+    counts: collections.Counter[str] = collections.Counter()
+    until = time.monotonic() + seconds
+
+    def send() -> None:
+        connection = http.client.HTTPConnection(address, timeout=120)
+        while time.monotonic() < until:
+            try:
+                connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+                counts[str(answer.status)] += 1
+            except FAILURES as error:
+                connection.close()
+                counts[type(error).__name__] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=send) for _ in range(num_clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(counts)
+
+
+def wait_for_health(address: str) -> float:
+    """Seconds until the answer, on a new connection."""
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection(address, timeout=120)
+    connection.request("GET", "/health")
+    status = connection.getresponse().status
+    connection.close()
+    assert status == 200, status
+    return time.perf_counter() - begun
+
+
+def measure_beside_clients(args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds that /health takes beside clients that send large bodies, and what these were answered."""
+    text = text_of(int(args.megabytes * 1e6))
+    body = json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 1}).encode()
+    with tempfile.TemporaryDirectory() as name, multiprocessing.get_context("spawn").Pool(1) as pool:
+        command = palladio_command(None, shlex.split(args.flags))
+        with running_server(command, Path(name) / "log", {"PYTHONPATH": str(args.tree)}, args.tree) as server:
+            address = urlsplit(server.url).netloc
+            pool.apply(send_bodies, (address, 1, body, 0.5))  # the process and the server have done so once
+            sending = pool.apply_async(send_bodies, (address, args.clients, body, args.seconds))
+            waits = []
+            while not sending.ready():
+                waits.append(1e3 * wait_for_health(address))
+                time.sleep(EVERY)
+            answers = sending.get()
+    shares = {f"p{share}": round(float(np.percentile(waits, share)), 1) for share in (50, 99)}
+    return {"health_ms": shares | {"longest": round(max(waits), 1), "number": len(waits)}, "answers": answers}
+
+
 def room_of(server: RunningServer) -> Room:
     with urllib.request.urlopen(f"{server.url}/v1/models") as answer:
         context = json.load(answer)["data"][0]["max_model_len"]
@@ -210,9 +276,19 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=TREE, help="whose server")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--beside", type=Path, help="rows of another run")
+    parser.add_argument("--clients", type=int, default=0, help="that send large bodies; 0: the requests one at a time")
+    parser.add_argument("--megabytes", type=float, default=1.0, help="of each body, with --clients")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that the clients send")
+    parser.add_argument("--flags", default="", help="more flags of the server, with --clients")
     args = parser.parse_args()
     args.times += args.samples
     exit_on_sigterm()
+    if args.clients:
+        found = measure_beside_clients(args)
+        print(json.dumps(found))
+        if args.json:
+            args.json.write_text(json.dumps(provenance() | found, indent=1))
+        return
     rows = run(args)
     before = [Row(**row) for row in json.loads(args.beside.read_text())["rows"]] if args.beside else []
     print(table(rows, before))

@@ -2,13 +2,12 @@
 
     python benchmarks/front.py --streams 64 --tokens 400 --turns 5
     python benchmarks/front.py --streams 64 --interval-ms 20       # at a rate that it keeps up with: the added latency
-    python benchmarks/front.py --streams 128 --interval-ms 20 --fronts 1 2  # CPU time of one and of two processes
-    python benchmarks/front.py --streams 128 --interval-ms 10 --fronts 1 2 --equal-load  # the same requests for both
+    python benchmarks/front.py --streams 128 --interval-ms 20 --engine-process  # its CPU time for an event and a start
 
 The engine is fake and lives in the server's event loop: each step is encoded and decoded as it is between the real
 processes, and every stream gets one token of it. All else is the server: AsyncEngine, detokenizer, routes, uvicorn.
-The client reads raw sockets and counts events; it shares the machine's cores with the server. With --fronts, the fake
-engine is a process of its own, and the CPU time of all front processes is measured.
+The client reads raw sockets and counts events; it shares the machine's cores with the server. With --engine-process,
+the fake engine is a process of its own, as the real one is, and the CPU time of the HTTP process is measured.
 """
 
 import argparse
@@ -180,55 +179,32 @@ async def measure(
     return turns, []
 
 
-def measure_processes(args: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of CPU for an event, of all front processes and of the engine's, by the number of fronts. Servers
-    take turns, so that whatever slows the machine slows all of them. Each turn has requests of two tokens first: what
-    they take is a request's start, but for their events, and what longer ones take more is that of events alone."""
-    servers = {count: FrontServer(args.port + count, count, args.interval_ms / 1e3) for count in args.fronts}
-    turns: dict[int, list[dict[str, float]]] = {count: [] for count in servers}
+def measure_process(args: argparse.Namespace) -> dict[str, Any]:
+    """Microseconds of CPU for an event, of the HTTP process and of the engine's. Each turn has requests of two tokens
+    first: what they take is a request's start, but for their events, and what longer ones take more is that of events
+    alone."""
+    server = FrontServer(args.port, args.interval_ms / 1e3)
     try:
-        for count in servers:
-            wait_for_server(f"http://127.0.0.1:{args.port + count}", 60)
-        for number in range(1 + args.turns):
-            for count, server in servers.items():
-                found = one_turn(args, count, server)
-                turns[count] += [found] if number else []  # the first one warms up
+        wait_for_server(f"http://127.0.0.1:{args.port}", 60)
+        turns = [one_turn(args, server) for _ in range(1 + args.turns)][1:]  # the first one warms up
     finally:
-        for server in servers.values():
-            server.stop()
-    names = list(turns[args.fronts[0]][0])
-    return {
-        "by_fronts": {
-            count: {f"{name}_median": statistics.median(one[name] for one in found) for name in names}
-            for count, found in turns.items()
-        },
-        "ratio_median": {
-            name: statistics.median(
-                last[name] / first[name]
-                for first, last in zip(turns[args.fronts[0]], turns[args.fronts[-1]], strict=True)
-            )
-            for name in ("cpu_us_per_event", "cpu_us_per_event_and_start")
-        },
-        "turns": turns,
-    }
+        server.stop()
+    return {f"{name}_median": statistics.median(one[name] for one in turns) for name in turns[0]} | {"turns": turns}
 
 
-def one_turn(args: argparse.Namespace, count: int, server: FrontServer) -> dict[str, float]:
-    """Args: count: of fronts."""
-    streams = args.streams if args.equal_load else args.streams * count
+def one_turn(args: argparse.Namespace, server: FrontServer) -> dict[str, float]:
     spent, found = [], []
     for tokens in (2, args.tokens):
         before = server.cpu_seconds()
-        shared = argparse.Namespace(**{**vars(args), "streams": streams, "tokens": tokens})
-        found.append(asyncio.run(turn(args.port + count, shared, None)))
+        found.append(asyncio.run(turn(args.port, argparse.Namespace(**{**vars(args), "tokens": tokens}), None)))
         spent.append(server.cpu_seconds() - before)
     (short, long), (of_short, of_long) = found, spent
-    event = (of_long.fronts - of_short.fronts) / (long["events"] - short["events"])
+    event = (of_long.front - of_short.front) / (long["events"] - short["events"])
     return {
         "cpu_us_per_event": 1e6 * event,
         "kernel_us_per_event": 1e6 * (of_long.kernel - of_short.kernel) / (long["events"] - short["events"]),
-        "cpu_us_per_start": 1e6 * (of_short.fronts - event * short["events"]) / streams,
-        "cpu_us_per_event_and_start": 1e6 * of_long.fronts / long["events"],
+        "cpu_us_per_start": 1e6 * (of_short.front - event * short["events"]) / args.streams,
+        "cpu_us_per_event_and_start": 1e6 * of_long.front / long["events"],
         "engine_cpu_us_per_event": 1e6 * of_long.engine / long["events"],
         "events_per_second": long["events_per_second"],
     }
@@ -248,17 +224,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--interval-ms", type=float, default=0.0, help="between steps; 0: as fast as it goes")
     parser.add_argument(
-        "--fronts", type=int, nargs="*", help="numbers of front processes; default: the engine is in it"
+        "--engine-process", action="store_true", help="the engine is a process of its own: CPU time of the other one"
     )
-    parser.add_argument("--equal-load", action="store_true", help="--streams are shared by all fronts, not of each")
     parser.add_argument("--route", default="/v1/chat/completions", choices=list(PROMPTS))
     parser.add_argument("--body", type=json.loads, default={}, help="JSON: more fields of the requests")
     parser.add_argument("--port", type=int, default=31987)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     model = str(default_model_path())
-    if args.fronts:
-        report("front.py", argv, measure_processes(args), args.out)
+    if args.engine_process:
+        report("front.py", argv, measure_process(args), args.out)
         return 0
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(

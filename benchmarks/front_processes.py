@@ -1,8 +1,8 @@
-"""The server of `benchmarks/front.py --fronts N`: N front processes before a fake engine in a process of its own.
+"""The server of `benchmarks/front.py --engine-process`: the usual one, before a fake engine in a process of its own.
 
-    python benchmarks/front_processes.py PORT FRONTS INTERVAL   # seconds between two steps
+    python benchmarks/front_processes.py PORT INTERVAL   # seconds between two steps
 
-Each step has one token for every request. With one front it is the usual server, with more there is their parent, too.
+Each step has one token for every request.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from palladio.default_model import default_model_path
-from palladio.front_parent import serve_fronts
 from palladio.http.server import serve
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config import EngineConfig
@@ -96,30 +95,29 @@ class PacedCore:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """Since their start: of all front processes, their parent among them; of these, in the kernel; of the engine's."""
+    """Since their start: of the HTTP process; of that, in the kernel; of the engine's."""
 
-    fronts: float
+    front: float
     kernel: float
     engine: float
 
     def __sub__(self, other: Self) -> "CpuSeconds":
-        return CpuSeconds(self.fronts - other.fronts, self.kernel - other.kernel, self.engine - other.engine)
+        return CpuSeconds(self.front - other.front, self.kernel - other.kernel, self.engine - other.engine)
 
 
 class FrontServer:
     """The server as a process."""
 
-    def __init__(self, port: int, fronts: int, interval: float) -> None:
-        words = [str(port), str(fronts), str(interval)]
+    def __init__(self, port: int, interval: float) -> None:
+        words = [str(port), str(interval)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._process = subprocess.Popen([sys.executable, __file__, *words], env=environment)
 
     def cpu_seconds(self) -> CpuSeconds:
-        pids = [pid for thread in Path(f"/proc/{self._process.pid}/task").iterdir() for pid in _children(thread)]
-        times = {pid: _seconds(pid) for pid in {str(self._process.pid), *pids}}
-        engine = sum(times.pop(pid)[0] for pid in list(times) if "engine_main" in _command(pid))
-        fronts, kernel = (sum(of_all) for of_all in zip(*times.values(), strict=True))
-        return CpuSeconds(fronts, kernel, engine)
+        pid = self._process.pid
+        children = {child for thread in Path(f"/proc/{pid}/task").iterdir() for child in _children(thread)}
+        front, kernel = _seconds(str(pid))
+        return CpuSeconds(front, kernel, sum(_seconds(child)[0] for child in children))
 
     def stop(self) -> None:
         self._process.terminate()
@@ -128,10 +126,6 @@ class FrontServer:
 
 def _children(thread: Path) -> list[str]:
     return (thread / "children").read_text().split()
-
-
-def _command(pid: str) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def _seconds(pid: str) -> tuple[float, float]:
@@ -143,9 +137,9 @@ def _seconds(pid: str) -> tuple[float, float]:
 
 
 def main(argv: list[str]) -> int:
-    port, fronts, interval = argv
+    port, interval = argv
     knobs: dict[str, Any] = {"interval": float(interval)}
-    words = ["--model-path", str(default_model_path()), "--port", port, "--api-server-count", fronts]
+    words = ["--model-path", str(default_model_path()), "--port", port]
     words += [
         "--json-model-override-args",
         json.dumps(knobs),
@@ -155,10 +149,7 @@ def main(argv: list[str]) -> int:
         "9999",
     ]
     args = parse_server_args(words).args
-    transport = ProcessTransport(CORE, has_fronts=fronts != "1")
-    if fronts == "1":
-        return serve(AsyncEngine(args.engine_config(), transport), args.http)
-    return serve_fronts(args, transport, os.environ)
+    return serve(AsyncEngine(args.engine_config(), ProcessTransport(CORE)), args.http)
 
 
 if __name__ == "__main__":

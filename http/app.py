@@ -16,11 +16,8 @@ from palladio.http.batches.routes_batches import batches_router
 from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
-from palladio.http.fronts.peers import Alone, Peers
-from palladio.http.fronts.relay import Relay
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, CountRequests, RequestMiddleware
-from palladio.http.observability.joint_metrics import share_metrics
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.spans import Spans
@@ -71,7 +68,6 @@ def create_app(
     observability: ObservabilityConfig = ObservabilityConfig(),
     observer: Observer | None = None,
     storage: Storage | None = None,
-    peers: Peers | None = None,
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
@@ -81,7 +77,6 @@ def create_app(
     Args:
         observer: default: what `observability` says.
         storage: default: a temporary one.
-        peers: other front processes of the same server; default: there are none.
 
     Raises:
         ConfigError: --chat-template or --api-key-file cannot be read, an API key has two owners, --log-requests-target
@@ -89,9 +84,7 @@ def create_app(
     """
     if observer is None:
         observer = create_observer(engine, config, observability)
-    peers = peers or Alone()
     callers = Callers.of(config)
-    share_metrics(observer.metrics, peers)
     storage = storage or Storage.temporary()
     observer.metrics.follow_database(storage.database.failures)
     context = Context(
@@ -103,7 +96,6 @@ def create_app(
         observer,
         storage,
         callers,
-        peers,
     )
     middleware = [
         Middleware(RequestMiddleware, note=observer.errors.note_answer, root_path=config.root_path),
@@ -114,12 +106,6 @@ def create_app(
         Middleware(KeyAuth, callers=callers, open_paths=OPEN_PATHS | page_paths(config)),
         Middleware(BodyLimit, limits=context.limits, read_timeout=config.request_read_timeout),
     ]
-
-    def root() -> FastAPI:
-        return app
-
-    if not peers.is_alone:
-        middleware.append(Middleware(Relay, peers=peers, callers=callers, root=root))
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware, docs_url=None, redoc_url=None)
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, APPLY_TEMPLATE, COMPLETIONS, RENDER_COMPLETION, GENERATE)
@@ -135,8 +121,6 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
-    if not peers.is_alone:
-        app.middleware_stack = app.build_middleware_stack()  # other fronts may ask before the first request comes
     app.state.template_warnings = context.template_warnings
     app.state.access = describe_access(config, callers)
     return app
@@ -174,8 +158,7 @@ def _add_batches(app: FastAPI, context: Context) -> BatchStore:
 
 def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     """Whoever serves the app starts and stops `app.state.sampler`; it is None with --no-ui."""
-    sampler = Sampler(context.engine, context.observer, peers=context.peers) if context.config.ui else None
-    app.state.sampler = sampler
+    app.state.sampler = sampler = Sampler(context.engine, context.observer) if context.config.ui else None
     if sampler is None:
         return
 
@@ -185,12 +168,8 @@ def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
     app.include_router(dashboard_router(context, sampler, latest))
 
 
-def open_storage(config: HttpConfig, *, is_alone: bool = True, member: str = "") -> Storage:
+def open_storage(config: HttpConfig) -> Storage:
     """
-    Args:
-        is_alone: it is this process's own; else that of several, and their parent holds it.
-        member: see Peers.
-
     Raises:
         ConfigError: --file-storage-path cannot be written, or another server uses it; --database-url cannot be used;
             --blob-store has no such folder for its database, or lacks its package.
@@ -206,8 +185,8 @@ def open_storage(config: HttpConfig, *, is_alone: bool = True, member: str = "")
     given = config.database_url
     shared = None
     if given is not None:
-        shared = SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease, member)
-    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared, is_held=not is_alone)
+        shared = SharedDatabase(SecretUrl(given), config.database_connections, config.database_lease)
+    return Storage(Path(config.file_storage_path).expanduser(), bucket=bucket, shared=shared)
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:

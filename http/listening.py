@@ -52,7 +52,7 @@ class Stop:
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         for number in before:
-            loop.add_signal_handler(number, self.hit)
+            loop.add_signal_handler(number, self._hit)
         try:
             yield
         finally:
@@ -61,13 +61,12 @@ class Stop:
                 if handler is not None:
                     signal.signal(number, handler)
 
-    def hit(self) -> None:
-        """Once more."""
-        self.count += 1
-        logger.info("Gracefully exiting..." if self.count == 1 else "Exiting now.")
-        self._changed.set()
-
     async def wait(self, count: int) -> None:
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()
+
+    def _hit(self) -> None:
+        self.count += 1
+        logger.info("Gracefully exiting..." if self.count == 1 else "Exiting now.")
+        self._changed.set()

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import gc
 import logging
 import socket
-import sqlite3
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -17,16 +15,13 @@ import uvloop
 from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
-from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
 from palladio.http.security.connection import Connection
-from palladio.http.security.connection_limits import ConnectionCounts, ConnectionLimits
+from palladio.http.security.connection_limits import ConnectionLimits
 from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.storage import Storage
-from palladio.http.wire.errors import HttpError
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.telemetry.logs import LogFormat
 
@@ -34,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = 75  # seconds; longer than the idle times of usual load balancers (60), which otherwise meet closed sockets
 
-_LEAD_PAUSE = 1.0  # seconds before the next try
 _TICK = 1.0  # seconds: what a date in a header is late at most
 
 
@@ -92,53 +86,33 @@ async def serve_async(
     """`serve`, inside a running loop."""
     tls = make_tls_context(config)
     with contextlib.closing(listen(config)) as listener:  # first: a second server on a port is told of the port
-        await serve_on(Port(listener, tls), engine, config, observability, Stop(), Alone())
+        await _serve_on(listener, tls, engine, config, observability)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Port:
-    """Where a front process takes connections.
-
-    Attributes:
-        tls: serve HTTPS with it.
-        counts: of its connections; None: no other process has any.
-    """
-
-    listener: socket.socket
-    tls: ssl.SSLContext | None
-    counts: ConnectionCounts | None = None
-
-
-async def serve_on(
-    port: Port,
+async def _serve_on(
+    listener: socket.socket,
+    tls: ssl.SSLContext | None,
     engine: ServableEngine,
     config: HttpConfig,
     observability: ObservabilityConfig,
-    stop: Stop,
-    peers: Peers,
 ) -> None:
-    """Serves, as the only front process or as one of several, until it is to stop."""
     observer = create_observer(engine, config, observability)
-    storage = open_storage(config, is_alone=peers.is_alone, member=peers.member)
-    app = create_app(engine, config, observability, observer, storage, peers)
+    storage = open_storage(config)
+    app = create_app(engine, config, observability, observer, storage)
     await app.state.files.check()
-    if peers.number <= 1:
-        logger.info("%s", app.state.access)
+    logger.info("%s", app.state.access)
     workers: tuple[Worker, ...] = (app.state.unfinished_responses, app.state.batch_worker)
-    server = _Server(make_settings(app, config, observability.log_format, port.tls, port.counts))
+    server = _Server(make_settings(app, config, observability.log_format, tls))
     sampler: Worker | None = app.state.sampler  # no worker of the engine's: it watches the drain, too
-    if peers.is_alone:
-        log_address(port.listener, config)
-    with stop.on_signals() if peers.is_alone else contextlib.nullcontext():
-        serving = asyncio.create_task(server.serve(sockets=[port.listener]))
-        leading = asyncio.create_task(_lead(peers, storage, [*workers, *([] if sampler is None else [sampler])]))
+    stop = Stop()
+    log_address(listener, config)
+    with stop.on_signals():
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            if peers.is_alone:
-                await leading
-            peers.note("serving")
-            await _run_engine(_Run(engine, config, stop, peers), workers, app.state.template_warnings)
+            for worker in (*workers, *([] if sampler is None else [sampler])):
+                await worker.start()
+            await _run_engine(engine, config, stop, workers, app.state.template_warnings)
         finally:
-            leading.cancel()
             if sampler is not None:
                 await sampler.stop()
             server.end(at_once=stop.count > 1)
@@ -147,37 +121,11 @@ async def serve_on(
             observer.close()
 
 
-async def _lead(peers: Peers, storage: Storage, workers: Sequence[Worker]) -> None:
-    """Begins what only one front process does, once this one is to do it.
-
-    Raises:
-        OSError, sqlite3.Error, HttpError: the database cannot be used. One front of several tries again until it can.
-    """
-    before = await peers.lead()
-    while True:
-        try:
-            if before:
-                await storage.database.sign_off(before)
-            for worker in workers:
-                await worker.start()
-            return
-        except (OSError, sqlite3.Error, HttpError) as error:
-            if peers.is_alone:
-                raise
-            logger.error("This front process leads, and cannot begin yet: %s", error)
-        await asyncio.sleep(_LEAD_PAUSE)
-
-
 def make_settings(
-    app: FastAPI,
-    config: HttpConfig,
-    log_format: LogFormat,
-    tls: ssl.SSLContext | None,
-    counts: ConnectionCounts | None = None,
+    app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
 ) -> uvicorn.Config:
-    """uvicorn's configuration. Args: tls: serve HTTPS with it. counts: see ConnectionLimits."""
-    read_timeout, write_timeout = config.request_read_timeout, config.response_write_timeout
-    limits = ConnectionLimits(read_timeout, write_timeout, config.max_connections, counts)
+    """uvicorn's configuration. Args: tls: serve HTTPS with it."""
+    limits = ConnectionLimits(config.request_read_timeout, config.response_write_timeout, config.max_connections)
     settings = uvicorn.Config(
         app,
         http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type]  # it only calls it
@@ -197,17 +145,14 @@ def make_settings(
     return settings
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Run:
-    engine: ServableEngine
-    config: HttpConfig
-    stop: Stop
-    peers: Peers
-
-
-async def _run_engine(run: _Run, workers: Sequence[Worker], warnings: Callable[[], list[str]]) -> None:
+async def _run_engine(
+    engine: ServableEngine,
+    config: HttpConfig,
+    stop: Stop,
+    workers: Sequence[Worker],
+    warnings: Callable[[], list[str]],
+) -> None:
     """Starts the engine, waits for the signal to stop, drains; what workers have to do is left to the next server."""
-    engine, stop = run.engine, run.stop
     await engine.start()
     ready = asyncio.create_task(engine.wait_ready())
     first = asyncio.create_task(stop.wait(1))
@@ -218,15 +163,13 @@ async def _run_engine(run: _Run, workers: Sequence[Worker], warnings: Callable[[
             _ = ready.done() and ready.exception()  # no failure: the same signal may have ended the engine
         else:
             ready.result()
-            for warning in warnings() if run.peers.number <= 1 else ():
+            for warning in warnings():
                 logger.warning("%s", warning)
             gc.collect()
             gc.freeze()  # what is loaded now stays: walking it again and again costs streams a fifth of their speed
-            if run.peers.is_alone:
-                logger.info(FIRED_UP)
-            run.peers.note("ready")
+            logger.info(FIRED_UP)
             await first
-        drain_timeout = run.config.drain_timeout
+        drain_timeout = config.drain_timeout
     finally:
         ready.cancel()
         first.cancel()

@@ -20,9 +20,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from palladio.child import python_path
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
-from palladio.front_parent import serve_fronts
 from palladio.gpu_memory import gpu_memory
 from palladio.host_environment import find_hosts
 from palladio.http.server import serve
@@ -73,9 +71,6 @@ def launch(
                 early.close()
             request = WorkerHostRequest(config, args.http.log_level, args.observability.log_format)
             become_worker_host(request, {**environment, **gpu_memory(environment)})
-        if args.http.api_server_count > 1:
-            transport = ProcessTransport(environment=gpu_memory(environment), has_fronts=True, early=early)
-            return serve_fronts(args, transport, {**environment, "PYTHONPATH": python_path()})
         transport = ProcessTransport(environment=gpu_memory(environment), early=early)
         return serve(AsyncEngine(config, transport), args.http, args.observability)
     except PalladioError as error:

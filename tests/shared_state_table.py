@@ -122,11 +122,6 @@ STATES: dict[str, State] = {
         "handlers come back once the child is known",
         "tests/palladio/test_early_signals.py::test_ctrl_c_while_a_worker_imports_prints_no_traceback",
     ),
-    "palladio/front_process.py: signal.signal": State(
-        "its main program",
-        _OWN_PROCESS,
-        "tests/palladio/test_fronts.py::test_sigterm_lets_the_streams_of_all_fronts_finish",
-    ),
     "palladio/commands/convert_worker.py:main setLevel": State(
         "its main program",
         _OWN_PROCESS,

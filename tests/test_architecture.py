@@ -31,7 +31,6 @@ HTTP_FLOORS = (
     ("chat", "files"),
     ("generation",),  # one request on the engine
     ("prompts", "observability"),
-    ("fronts",),  # other front processes of the same server
     ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
     ("tool_calls",),

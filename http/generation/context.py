@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from palladio import __version__
-from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
@@ -77,7 +76,6 @@ class Context:
         observer: is told of every request.
         storage: for what outlives requests.
         callers: who may ask, by API keys.
-        peers: the other front processes.
         running: the requests that are with the engine.
     """
 
@@ -89,7 +87,6 @@ class Context:
     observer: Observer
     storage: Storage
     callers: Callers
-    peers: Peers = dataclasses.field(default_factory=Alone)
     started: float = dataclasses.field(default_factory=time.time)
     running: RequestsById = dataclasses.field(default_factory=RequestsById)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from palladio.http.observability.front_counts import FrontCounts
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.outputs import (
@@ -46,7 +45,6 @@ class FrontMetrics:
     """
 
     def __init__(self, config: ObservabilityConfig) -> None:
-        self._config = config
         between = config.bucket_inter_token_latency or BETWEEN_TOKENS
         whole = config.bucket_e2e_request_latency or WHOLE_REQUEST
         self.first_token = Histogram(config.bucket_time_to_first_token or FIRST_TOKEN)
@@ -65,44 +63,6 @@ class FrontMetrics:
         self.batch_lines: collections.Counter[str] = collections.Counter()
         self.live_batches = 0
         self.database_failures: collections.Counter[str] = collections.Counter()
-
-    @property
-    def histograms(self) -> list[Histogram]:
-        """All that there are, in an order that is the same in every front process."""
-        timed = (self.first_token, self.inter_token, self.per_token, self.whole_request, self.queue)
-        counted = (self.prompt_tokens, self.generation_tokens)
-        return [*timed, *self.stages.values(), *(one for one in counted if one is not None)]
-
-    def empty(self) -> "FrontMetrics":
-        """Others of the same kind that have counted nothing."""
-        return FrontMetrics(self._config)
-
-    def counts(self) -> FrontCounts:
-        """As values."""
-        return FrontCounts(
-            histograms=[histogram.data() for histogram in self.histograms],
-            totals=dict(self.totals),
-            http_requests=list(self.http_requests.items()),
-            http_responses=list(self.http_responses.items()),
-            warnings=dict(self.warnings),
-            batch_lines=dict(self.batch_lines),
-            database_failures=dict(self.database_failures),
-            http_active=self.http_active,
-            live_batches=self.live_batches,
-        )
-
-    def add(self, counts: FrontCounts) -> None:
-        """What a front process has counted."""
-        for histogram, data in zip(self.histograms, counts.histograms, strict=True):
-            histogram.add(data)
-        self.totals.update(counts.totals)
-        self.http_requests.update(dict(counts.http_requests))
-        self.http_responses.update(dict(counts.http_responses))
-        self.warnings.update(counts.warnings)
-        self.batch_lines.update(counts.batch_lines)
-        self.http_active += counts.http_active
-        self.live_batches += counts.live_batches
-        self.database_failures.update(counts.database_failures)
 
     def follow_database(self, failures: collections.Counter[str]) -> None:
         """The database counts its failures here."""

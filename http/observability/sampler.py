@@ -6,10 +6,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.http.fronts.peers import Alone, Peers
 from palladio.http.observability.engine_stats import STATS_TIMEOUT, SharedCall
 from palladio.http.observability.history import History
-from palladio.http.observability.joint_metrics import joint_metrics
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.series import make_history, take_row
 from palladio.runtime.front.engine_protocol import EngineClient
@@ -30,13 +28,10 @@ class Sampler:
         latest: the engine's last snapshot; None: it did not answer.
     """
 
-    def __init__(
-        self, engine: EngineClient, observer: Observer, interval: float = INTERVAL, peers: Peers | None = None
-    ) -> None:
+    def __init__(self, engine: EngineClient, observer: Observer, interval: float = INTERVAL) -> None:
         self._engine = engine
         self._observer = observer
         self._interval = interval
-        self._peers = peers or Alone()
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._epoch = time.time() - time.monotonic()  # a clock that nobody sets
@@ -61,8 +56,7 @@ class Sampler:
     async def _take(self) -> None:
         self._note_failure()
         self.latest = await self._ask()
-        front = await joint_metrics(self._observer.metrics, self._peers)
-        self.history.append(take_row(self._epoch + time.monotonic(), front, self.latest))
+        self.history.append(take_row(self._epoch + time.monotonic(), self._observer.metrics, self.latest))
 
     async def _run(self) -> None:
         due = time.monotonic()

@@ -1,25 +1,19 @@
 """GET /dashboard/data: all that the dashboard shows, and programs that watch a server without Prometheus."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Response
 
 from palladio import __version__
-from palladio.http.fronts.peers import Peers
 from palladio.http.generation.context import Context
-from palladio.http.observability.joint_metrics import joint_metrics
-from palladio.http.observability.observer import Observer
 from palladio.http.observability.overview import describe_engine, describe_pages, describe_server, describe_totals
-from palladio.http.observability.recent_errors import MAX_NOTES
 from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.series import describe_history
 from palladio.http.security.admin_access import check_operator_access
 from palladio.http.security.callers import Caller, CallerOf
-
-_ERRORS = "errors"  # kind of a question to other front processes
 
 ListBatches = Callable[[Caller], Awaitable[list[dict[str, Any]]]]  # the latest that a caller may see
 
@@ -27,8 +21,7 @@ ListBatches = Callable[[Caller], Awaitable[list[dict[str, Any]]]]  # the latest 
 def dashboard_router(context: Context, sampler: Sampler, list_batches: ListBatches) -> APIRouter:
     """Args: sampler: begun by the first question, if nobody has done so before."""
     router = APIRouter()
-    engine, observer, peers = context.engine, context.observer, context.peers
-    _share_errors(context)
+    engine, observer = context.engine, context.observer
 
     @router.get("/dashboard/data", response_model=None)
     async def data(
@@ -46,10 +39,10 @@ def dashboard_router(context: Context, sampler: Sampler, list_batches: ListBatch
             "version": __version__,
             "time": round(time.time(), 3),
             "server": describe_server(engine, context.model_names, context.started),
-            "totals": describe_totals(await joint_metrics(observer.metrics, peers)),
+            "totals": describe_totals(observer.metrics),
             "engine": None if stats is None else describe_engine(stats),
             "history": describe_history(sampler.history, since),
-            "errors": await _errors(peers, observer, caller),
+            "errors": observer.errors.seen_by(caller),
         }
         if pages:
             content["pages"] = describe_pages(await sampler.maps.get())
@@ -58,21 +51,3 @@ def dashboard_router(context: Context, sampler: Sampler, list_batches: ListBatch
         return Response(orjson.dumps(content), media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return router
-
-
-def _share_errors(context: Context) -> None:
-    """Other front processes get to know this one's. The question is the owner who asks."""
-
-    async def answer(question: bytes) -> AsyncIterator[bytes]:
-        caller = context.callers.of_owner(question.decode())
-        yield orjson.dumps(context.observer.errors.seen_by(caller))
-
-    context.peers.answer(_ERRORS, answer)
-
-
-async def _errors(peers: Peers, observer: Observer, caller: Caller) -> list[dict[str, Any]]:
-    """Those of all front processes, the newest first."""
-    own = observer.errors.seen_by(caller)
-    others = [orjson.loads(text) for text in await peers.ask_others(_ERRORS, caller.owner.encode())]
-    notes = [note for notes in (own, *others) for note in notes]
-    return sorted(notes, key=lambda note: float(note["time"]), reverse=True)[:MAX_NOTES] if others else own

@@ -3,7 +3,7 @@
 
 import datetime
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -15,7 +15,6 @@ from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EngineStats, RankStats
 
-_LIVE = "live"  # kind of a question to other front processes: how many requests they have
 _SECTIONS = frozenset(("core", "memory", "spec", "lora", "disagg", "queues", "all"))  # SGLang's
 _GB = 1 << 30
 _FULL_CACHE = 0.9  # of the KV cache: then a server counts as full, for SGLang
@@ -24,11 +23,6 @@ _PREFIXES = {"speculative": "spec_", "disaggregation": "disagg_"}  # of SGLang's
 
 def load_router(context: Context) -> APIRouter:
     router, reader = APIRouter(), EngineStatsReader(context.engine)
-
-    async def count_live(question: bytes) -> AsyncIterator[bytes]:
-        yield b"%d" % len(context.observer.live)
-
-    context.peers.answer(_LIVE, count_live)
 
     async def read() -> EngineStats:
         context.require_ready()
@@ -89,8 +83,7 @@ def load_router(context: Context) -> APIRouter:
     @router.get("/load")
     async def server_load() -> dict[str, int]:
         """How many requests there are; the engine is not asked."""
-        others = [int(count) for count in await context.peers.ask_others(_LIVE)]
-        return {"server_load": sum(others, len(context.observer.live))}
+        return {"server_load": len(context.observer.live)}
 
     @router.get("/is_sleeping")
     async def is_sleeping() -> dict[str, bool]:

@@ -10,7 +10,6 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.engine_stats import EngineStatsReader
 from palladio.http.observability.explanation import explain_record
 from palladio.http.observability.exposition import Snapshot, expose
-from palladio.http.observability.joint_metrics import joint_metrics
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.observability.request_record import RequestRecord
 from palladio.http.security.admin_access import check_admin_access
@@ -39,7 +38,7 @@ def _add_metrics(router: APIRouter, context: Context) -> None:
         snapshot = Snapshot(
             context.model_names[0],
             is_up=stats is not None and engine.state == "ready",
-            front=await joint_metrics(context.observer.metrics, context.peers),
+            front=context.observer.metrics,
             info=_limits(context),
             stats=stats,
             num_restarts=engine.num_restarts,

@@ -14,7 +14,6 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.generation_request import ALIASES, SamplingParams
 from palladio.runtime.interface.grammar_spec import GRAMMAR_NAMES
 
-MOST_FRONTS = 64  # far more than one engine can keep busy; each takes some 130 MB
 _HIDDEN = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 SECRETS = _HIDDEN | {"database_url"}  # and those that are shown in part
 _BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
@@ -114,8 +113,6 @@ class HttpConfig:
         root_path: URL prefix that a reverse proxy strips.
         ui: Serve browsers the chat page at / and the dashboard at /dashboard. They need no key themselves and ask the
             user for one.
-        api_server_count: Number of HTTP processes that share the port and the engine, at most 64. They tokenize, write
-            and send on as many cores; the default is enough for one engine on most machines. See docs/fronts.md.
         drain_timeout: Seconds that running requests get to finish after SIGTERM.
         log_level: Log level of the server.
         log_level_http: Log level of the HTTP server's own log and the access log. Default: --log-level.
@@ -167,7 +164,6 @@ class HttpConfig:
     enable_ssl_refresh: bool = False
     root_path: str = ""
     ui: bool = True
-    api_server_count: int = 1
     drain_timeout: float = 60.0
     log_level: str = "info"
     log_level_http: str | None = None
@@ -183,11 +179,8 @@ class HttpConfig:
             ("--max-file-bytes", self.max_file_bytes),
             ("--max-batch-lines", self.max_batch_lines),
             ("--max-connections", self.max_connections),
-            ("--api-server-count", self.api_server_count),
         ):
             require(limit is None or limit >= 1, f"{flag} must be at least 1, got {limit}")
-        fits = self.api_server_count <= MOST_FRONTS
-        require(fits, f"--api-server-count must be at most {MOST_FRONTS}, got {self.api_server_count}")
         for flag, seconds in (
             ("--request-read-timeout", self.request_read_timeout),
             ("--response-write-timeout", self.response_write_timeout),

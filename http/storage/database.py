@@ -100,10 +100,6 @@ class Database(Protocol):
         """It could not be used once more. Args: code: of the error."""
         ...
 
-    async def sign_off(self, servers: Sequence[str]) -> None:
-        """These servers have ended: what they claimed is free, without a wait for the ends of their leases."""
-        ...
-
     def now(self) -> float:
         """Seconds since the epoch, on the clock that all servers of this database share."""
         ...
@@ -120,7 +116,7 @@ class Database(Protocol):
         ...
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for what is under way. What this server has claimed is free then."""
         ...
 
 

@@ -116,7 +116,6 @@ class PostgresqlDatabase:
     Args:
         num_connections: for transactions. Two more are for locks and for the heartbeat.
         lease: seconds for which this server counts as alive after a sign of life.
-        server: its id, unlike all others; empty: made here.
 
     Attributes:
         identity: of the tables; other databases have others.
@@ -128,15 +127,9 @@ class PostgresqlDatabase:
     is_shared = True
 
     def __init__(
-        self,
-        url: SecretUrl,
-        schema: str,
-        changes: Sequence[str],
-        num_connections: int = 4,
-        lease: float = 60.0,
-        server: str = "",
+        self, url: SecretUrl, schema: str, changes: Sequence[str], num_connections: int = 4, lease: float = 60.0
     ) -> None:
-        self.server = server or uuid.uuid4().hex
+        self.server = uuid.uuid4().hex
         self.failures: collections.Counter[str] = collections.Counter()
         self._lease = lease
         self._connector = Connector(url)
@@ -174,9 +167,6 @@ class PostgresqlDatabase:
     def note_failure(self, code: str) -> None:
         self.failures[code] += 1
 
-    async def sign_off(self, servers: Sequence[str]) -> None:
-        await self.run(lambda connection: _sign_off(connection, servers))
-
     def now(self) -> float:
         return time.monotonic() + self._clock_offset
 
@@ -199,7 +189,7 @@ class PostgresqlDatabase:
 
     def close(self) -> None:
         self._heartbeat.close()
-        leave = self._threads.submit(self._transact, lambda connection: _sign_off(connection, [self.server]))
+        leave = self._threads.submit(self._transact, self._sign_off)
         self._threads.shutdown()
         if isinstance(error := leave.exception(), HttpError):  # others wait until the lease ends
             logger.error("This server could not be signed off: %s", error)
@@ -290,10 +280,10 @@ class PostgresqlDatabase:
         self._clock_offset = found.fetchall()[0]["now"] - (begun + time.monotonic()) / 2
         self._quiet_until = 0.0
 
-
-def _sign_off(connection: Connection, servers: Sequence[str]) -> None:
-    connection.executemany("DELETE FROM servers WHERE id = ?", [(server,) for server in servers])
-    connection.notify()
+    def _sign_off(self, connection: Connection) -> None:
+        """Frees what this server has claimed, without a wait for the end of its lease."""
+        connection.execute("DELETE FROM servers WHERE id = ?", (self.server,))
+        connection.notify()
 
 
 def _make_tables(session: Session, schema: str, changes: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ STORAGE_GONE = ErrorBody(
     code="storage_gone",
 )
 
-_BUSY_TIMEOUT = 30.0  # seconds that a transaction waits for one of another process on this host
+_BUSY_TIMEOUT = 30.0  # seconds that a transaction waits for another program, such as a backup
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,8 @@ class SqliteConnection(sqlite3.Connection):
 class SqliteDatabase:
     """What has been committed survives a crash of the machine: write-ahead log, fsync at every commit.
 
-    Several processes of one host may have it open. Before each transaction it looks whether its files are where it made
-    them: what is written to files that somebody has deleted, or put others in the place of, would be gone with this
-    process.
+    Before each transaction it looks whether its files are where it made them: what is written to files that somebody
+    has deleted, or put others in the place of, would be gone with this process.
 
     Raises:
         sqlite3.Error: the file cannot be opened, is no database, or one of a later version.
@@ -98,9 +97,6 @@ class SqliteDatabase:
 
     def note_failure(self, code: str) -> None:
         self.failures[code] += 1
-
-    async def sign_off(self, servers: Sequence[str]) -> None:
-        """There are no leases: see left_by_others."""
 
     def now(self) -> float:
         return time.time()
@@ -172,7 +168,7 @@ def _connect(path: Path, schema: str, changes: Sequence[str]) -> SqliteConnectio
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        with connection:  # of two processes that start at once, the second finds all of it done
+        with connection:
             connection.execute("BEGIN IMMEDIATE")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > len(changes):

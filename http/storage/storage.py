@@ -41,13 +41,11 @@ class SharedDatabase:
     Attributes:
         num_connections: of this server, for transactions.
         lease: seconds for which a server counts as alive after a sign of life.
-        server: the id of this one, unlike all others; empty: a new one is made.
     """
 
     url: SecretUrl
     num_connections: int = 4
     lease: float = 60.0
-    server: str = ""
 
 
 class Storage:
@@ -61,7 +59,6 @@ class Storage:
         remove: called at the end, once nothing writes to the folder any more.
         bucket: makes the BlobStore of contents; None: they are in the folder.
         shared: the database, instead of one in the folder.
-        is_held: another process of this server holds the folder, and others of them may use it, too.
 
     Attributes:
         folder: where it is.
@@ -82,7 +79,6 @@ class Storage:
         remove: Callable[[], None] | None = None,
         bucket: Callable[[], BlobStore] | None = None,
         shared: SharedDatabase | None = None,
-        is_held: bool = False,
     ) -> None:
         self.folder = folder
         self.files = folder / "files"
@@ -94,14 +90,11 @@ class Storage:
                 make_folder(folder)
                 warn_of_others(folder, "--file-storage-path")
                 make_folder_within(self.files)
-                if is_held and shared is None:
-                    begun = (folder / "lock").stat().st_mtime
-                else:
-                    lock = _lock(folder, is_shared=shared is not None)
-                    stack.callback(os.close, lock)
-                    if shared is None:
-                        _check_own(lock, folder)
-                    begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
+                lock = _lock(folder, is_shared=shared is not None)
+                stack.callback(os.close, lock)
+                if shared is None:
+                    _check_own(lock, folder)
+                begun = os.fstat(lock).st_mtime - (0.0 if shared is None else _LONGEST_UPLOAD)
                 self.blobs: BlobStore = FolderBlobs(self.files, begun) if bucket is None else bucket()
                 if shared is None:
                     self.database = _open_sqlite(folder / "palladio.db")
@@ -147,7 +140,7 @@ def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
         raise ConfigError(
             f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"
         ) from error
-    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease, shared.server)
+    return PostgresqlDatabase(shared.url, SCHEMA, CHANGES, shared.num_connections, shared.lease)
 
 
 def _lock(folder: Path, *, is_shared: bool) -> int:

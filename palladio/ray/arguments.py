@@ -25,7 +25,6 @@ _NOT_HERE = {
     "ssl_ca_certs": "Serve's proxies listen: set ssl_ca_certs of http_options",
     "enable_ssl_refresh": "Serve's proxies listen",
     "root_path": "Serve sets it: the route_prefix of the application",
-    "api_server_count": "raise num_replicas or max_replicas",
     "nnodes": "tpu and tpu_topology say how many hosts a replica has",
     "node_rank": "each replica numbers its own hosts",
     "dist_init_addr": "each replica chooses its own",

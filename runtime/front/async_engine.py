@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from palladio.runtime.front.control_calls import ControlCalls, begin_profile, end_profile, order
+from palladio.runtime.front.control_calls import UNANSWERED, ControlCalls, begin_profile, end_profile, order
 from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.engine_protocol import EngineState, Sink, not_ready
 from palladio.runtime.front.model_switch import ModelSwitch
@@ -22,7 +22,6 @@ from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
 from palladio.runtime.interface.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.front_number import PARENT, first_call, id_mark
 from palladio.runtime.interface.generation_request import GenerationRequest
 from palladio.runtime.interface.messages import (
     AbortRequests,
@@ -63,10 +62,9 @@ class AsyncEngine:
 
     Args:
         transport: to an engine in a thread of this process, or in a process of its own (which a server wants).
-        number: of this front, see front_number.
     """
 
-    def __init__(self, config: EngineConfig, transport: EngineTransport, number: int = PARENT) -> None:
+    def __init__(self, config: EngineConfig, transport: EngineTransport) -> None:
         self.config = config
         self.tokenizer: Tokenizer | None = None
         self.sampling_defaults: Mapping[str, Any] = {}
@@ -88,11 +86,10 @@ class AsyncEngine:
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
         self._streams = RequestTable(None if self._dumper is None else self._dumper.recorder)
         self._payloads = PayloadStore()
-        self._number = number
-        self._calls = ControlCalls(transport.send, first_call(number))
+        self._calls = ControlCalls(transport.send)
         self.model = ModelSwitch(self._call, self.abort, config.source.weight_version, config.parallel.num_hosts)
         timeout = 0.0 if transport.shares_interpreter else config.survival.health_timeout
-        self.liveness = Liveness(lambda: transport.send(GetStats(first_call(number) - 1)), timeout)
+        self.liveness = Liveness(lambda: transport.send(GetStats(UNANSWERED)), timeout)
 
     @property
     def state(self) -> EngineState:
@@ -279,7 +276,7 @@ class AsyncEngine:
 
     def _become_ready(self) -> None:
         if self._phase == "starting" and self._info is not None and self._tokenizer_loaded:
-            self._front = RequestIntake(self._info, self.tokenizer, self.config.scheduler, id_mark(self._number))
+            self._front = RequestIntake(self._info, self.tokenizer, self.config.scheduler)
             self._phase = "ready"
             self._settle()
 

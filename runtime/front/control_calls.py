@@ -5,6 +5,7 @@ import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages import ControlReply, StartProfile, StopProfile, ToEngine
@@ -12,21 +13,18 @@ from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOpt
 
 _PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
 _WRITE_POLL = 0.05  # seconds between two questions whether a trace is written
+UNANSWERED: Final = 0  # the call id of a question whose answer is ignored
 
 Ask = Callable[[Callable[[int], ToEngine], float], Awaitable[ControlReply]]  # a message for a call id, and seconds
 
 
 class ControlCalls:
-    """Matches ControlReply messages to those who wait for them.
+    """Matches ControlReply messages to those who wait for them."""
 
-    Args:
-        first: the id of the first question.
-    """
-
-    def __init__(self, send: Callable[[ToEngine], None], first: int = 0) -> None:
+    def __init__(self, send: Callable[[ToEngine], None]) -> None:
         self._send = send
         self._waiting: dict[int, asyncio.Future[ControlReply]] = {}
-        self._ids = itertools.count(first)
+        self._ids = itertools.count(UNANSWERED + 1)
 
     async def ask(self, message: Callable[[int], ToEngine], timeout: float) -> ControlReply:
         """Sends `message(call_id)` and waits for the answer.

@@ -67,22 +67,16 @@ class RequestIntake:
         info: the engine's limits.
         tokenizer: None with skip_tokenizer_init.
         scheduler: which options have an effect, and their defaults.
-        mark: of this front, in engine-side ids.
     """
 
     def __init__(
-        self,
-        info: EngineReady,
-        tokenizer: Tokenizer | None,
-        scheduler: SchedulerConfig = SchedulerConfig(),
-        mark: str = "",
+        self, info: EngineReady, tokenizer: Tokenizer | None, scheduler: SchedulerConfig = SchedulerConfig()
     ) -> None:
         self._info = info
         self._scheduler = scheduler
         self._room = LengthLimit.of(info)
         self._tokenizer = tokenizer
-        self._random = random.Random(f"{info.random_seed} {mark}" if mark else info.random_seed)
-        self._mark = mark
+        self._random = random.Random(info.random_seed)
         self._serial = itertools.count()
         self._eos_ids = [*info.eos_token_ids, *(() if tokenizer is None else tokenizer.end_ids)]
 
@@ -96,8 +90,10 @@ class RequestIntake:
         self._room = LengthLimit.of(info)
 
     def resolve(self, request: GenerationRequest) -> list[GenerationRequest]:
-        """One request for each of the n samples, with everything that the engine needs resolved, and engine-side ids
-        (see front_number).
+        """One request for each of the n samples, with everything that the engine needs resolved.
+
+        Their engine-side ids are RID~SERIAL, or RID~SERIAL-INDEX of several samples. A serial is never used twice, so
+        what an aborted request may still send cannot be taken for output of a later one with the same RID.
 
         Raises:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
@@ -145,7 +141,7 @@ class RequestIntake:
                 thinking=thinking,
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             )
-            engine_id = f"{request.scoped_id}~{self._mark}{next(self._serial):x}{place}"
+            engine_id = f"{request.scoped_id}~{next(self._serial):x}{place}"
             new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
             samples.append(dataclasses.replace(new, media=request.media) if request.media else new)
         return samples

@@ -22,12 +22,14 @@ class ForeignFlag:
         of: the servers that have it, as in a sentence.
         verdict: alias: another name of one of ours; accepted: it changes nothing; refused: an error.
         here: alias: the name of ours; accepted: why it changes nothing; refused: what to use instead, or why not.
+        least: of an accepted flag that takes an integer: the smallest one, which asks for what is done anyway.
     """
 
     name: str
     of: Literal["vLLM", "SGLang", "JetStream", "vLLM and SGLang"]
     verdict: Literal["alias", "accepted", "refused"]
     here: str
+    least: int | None = None
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -37,21 +39,42 @@ class ForeignFlag:
     def option(self) -> str:
         return "--" + self.name.replace("_", "-")
 
-    def accept(self, typed: str, values: Sequence[str]) -> str:
+    def accept(self, typed: str, values: Sequence[str]) -> str | None:
         """Judges a flag, typed so, with these values; it must not be an alias.
 
         Returns:
-            One line for the log.
+            One line for the log, or None when there is nothing to say.
 
         Raises:
-            ConfigError: it is refused; the message says what to use.
+            ConfigError: it is refused, and the message says what to use; or its value does not fit.
         """
+        if self.least is not None:
+            if not values:
+                raise ConfigError(f"{typed} needs a value")
+            if len(values) > 1:
+                raise ConfigError(f"{typed} takes one value, got {' '.join(values)!r}")
+            try:
+                number = int(values[0])
+            except ValueError:
+                raise ConfigError(f"{typed} takes an integer, got {values[0]!r}") from None
+            return self._judge_number(typed, number, self.least)
         is_off = [value.lower() for value in values] == ["false"]
         return self._judge(typed, off=f"{typed} {values[0]}" if is_off else "")
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
         """As `accept`, for a keyword of `Engine`. None asks for nothing."""
-        return None if value is None else self._judge(typed, off=f"{typed}=False" if value is False else "")
+        if value is None:
+            return None
+        if self.least is not None:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(f"{typed} must be an integer, got {value!r}")
+            return self._judge_number(typed, value, self.least)
+        return self._judge(typed, off=f"{typed}=False" if value is False else "")
+
+    def _judge_number(self, typed: str, number: int, least: int) -> str | None:
+        if number < least:
+            raise ConfigError(f"{typed} must be at least {least}, got {number}")
+        return None if number == least else f"{typed} {number} has no effect: {self.here}"
 
     def _judge(self, typed: str, off: str) -> str:
         """Args: off: the flag as typed, if it is to turn something off."""

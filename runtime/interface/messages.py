@@ -19,14 +19,9 @@ from palladio.runtime.interface.step_tokens import PlainTokens
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AbortRequests:
-    """Ends these requests and frees their pages, without a further output; unknown ids may have just ended: ignored.
-
-    Attributes:
-        front: number of a front process that has ended: all of its requests are meant, also those that come yet.
-    """
+    """Ends these requests and frees their pages, without a further output; unknown ids may have just ended: ignored."""
 
     request_ids: list[str]
-    front: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -237,7 +237,7 @@ class TokenOutput:
     the device, to the front, across the process border. The scheduler drops what comes after a request's end.
 
     Attributes:
-        request_id: the engine-side id, unique over the engine's life (see front_number).
+        request_id: the engine-side id, unique over the engine's life (see RequestIntake.resolve).
         token_ids: new tokens.
         logprobs: one per new token, if asked for.
         prompt_logprobs: one per prompt token, once, with the first output, if asked for; from the model runner: those

@@ -70,7 +70,6 @@ class Bootstrap(msgspec.Struct, frozen=True):
     log_level: int
     config: EngineConfig
     log_format: LogFormat = "text"
-    has_fronts: bool = False
 
 
 def open_socket(context: "zmq.Context[Any]", kind: int, *, linger: int) -> Any:

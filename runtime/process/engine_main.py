@@ -36,8 +36,7 @@ from palladio.runtime.process.codec import (
     open_socket,
     to_engine_codec,
 )
-from palladio.runtime.process.front_desk import FrontDesk, FrontsInbox
-from palladio.runtime.process.transport import Emit, Inbox, TokenEngine, resolve_factory, run_engine
+from palladio.runtime.process.transport import TokenEngine, resolve_factory, run_engine
 from palladio.runtime.telemetry.logs import configure_logging
 
 _YOUNG_OBJECTS = 20_000  # before a collection; a step of many requests makes 1,000 and is soon gone with all of them
@@ -66,17 +65,10 @@ def main() -> None:
     encode = from_engine_codec().encode
     lock = threading.Lock()  # progress may come from compile threads
 
-    def emit_to_owner(message: FromEngine) -> None:
+    def emit(message: FromEngine) -> None:
         frame = encode(message)
         with lock:
             outgoing.send(frame)
-
-    inbox: Inbox = _ZmqInbox(incoming)
-    emit: Emit = emit_to_owner
-    desk = None
-    if bootstrap.has_fronts:
-        desk = FrontDesk(context, directory, emit_to_owner, linger=_LINGER_MS)
-        inbox, emit = FrontsInbox(inbox, desk), desk.emit
 
     def end_hung(message: str) -> None:
         emit(EngineFailed(message, config=False))
@@ -94,9 +86,7 @@ def main() -> None:
         gc.set_threshold(_YOUNG_OBJECTS)
         return core
 
-    run_engine(create, bootstrap.config, inbox, emit, end_hung)
-    if desk is not None:
-        desk.close()
+    run_engine(create, bootstrap.config, _ZmqInbox(incoming), emit, end_hung)
     incoming.close()
     outgoing.close()
     context.term()

@@ -1,4 +1,4 @@
-"""EngineSockets: a front's two sockets to an engine's process, in an event loop."""
+"""EngineSockets: the front's two sockets to an engine's process, in an event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,14 @@ from pathlib import Path
 import zmq
 
 from palladio.runtime.interface.messages import FromEngine, ToEngine
-from palladio.runtime.process.codec import TO_ENGINE, address, from_engine_codec, open_socket, to_engine_codec
+from palladio.runtime.process.codec import (
+    FROM_ENGINE,
+    TO_ENGINE,
+    address,
+    from_engine_codec,
+    open_socket,
+    to_engine_codec,
+)
 
 _MAX_BURST = 64  # messages handled before the event loop may do something else
 _RECONNECT_MS = 20  # until the engine listens
@@ -18,14 +25,13 @@ class EngineSockets:
 
     Args:
         directory: where the sockets are.
-        name: of the one that is for this front.
         deliver: gets each message, in order.
 
     Raises:
         zmq.ZMQError: the directory is gone.
     """
 
-    def __init__(self, directory: Path, name: str, deliver: Callable[[FromEngine], None]) -> None:
+    def __init__(self, directory: Path, deliver: Callable[[FromEngine], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._encode = to_engine_codec().encode
@@ -37,7 +43,7 @@ class EngineSockets:
             self._outgoing.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
             self._outgoing.connect(address(directory, TO_ENGINE))
             self._incoming = open_socket(self._context, zmq.PULL, linger=0)
-            self._incoming.bind(address(directory, name))
+            self._incoming.bind(address(directory, FROM_ENGINE))
         except BaseException:
             self._context.destroy(linger=0)
             raise

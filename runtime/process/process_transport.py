@@ -16,7 +16,7 @@ import msgspec
 
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
-from palladio.runtime.process.codec import FROM_ENGINE, Bootstrap
+from palladio.runtime.process.codec import Bootstrap
 from palladio.runtime.process.engine_child import ENGINE_CORE, EarlyEngine, spawn
 from palladio.runtime.process.engine_sockets import EngineSockets
 from palladio.runtime.process.transport import Receive
@@ -37,7 +37,6 @@ class ProcessTransport:
     Args:
         core_factory: `module:attribute.path` of the core's factory, imported in the child.
         environment: variables that the child gets beside this process's own.
-        has_fronts: the engine serves other processes, and this one only owns it.
         early: the first child, if it has been started already; with the same environment.
     """
 
@@ -48,12 +47,10 @@ class ProcessTransport:
         core_factory: str = ENGINE_CORE,
         *,
         environment: Mapping[str, str] | None = None,
-        has_fronts: bool = False,
         early: EarlyEngine | None = None,
     ) -> None:
         self._core_factory = core_factory
         self._environment = dict(environment or {})
-        self._has_fronts = has_fronts
         self._early = early
         self._child: _Child | None = None
 
@@ -61,14 +58,9 @@ class ProcessTransport:
     def pid(self) -> int | None:
         return None if self._child is None else self._child.process.pid
 
-    @property
-    def directory(self) -> str:
-        """Where the sockets to the running engine are; "": none runs."""
-        return "" if self._child is None else str(self._child.directory)
-
     def start(self, config: EngineConfig, receive: Receive) -> None:
         level = logging.getLogger().getEffectiveLevel()
-        bootstrap = Bootstrap("", self._core_factory, level, config, current_format(), self._has_fronts)
+        bootstrap = Bootstrap("", self._core_factory, level, config, current_format())
         early = None if self._early is None else self._early.take()
         self._child = _Child(bootstrap, receive, self._environment, early)
 
@@ -106,12 +98,12 @@ class _Child:
         self._stopping = False
         self._closed = False
         self._exited = asyncio.Event()
-        self.directory = _make_socket_dir()
+        self._directory = _make_socket_dir()
         with contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-            self._sockets = EngineSockets(self.directory, FROM_ENGINE, self._deliver)
+            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            self._sockets = EngineSockets(self._directory, self._deliver)
             stack.callback(self._sockets.close)
-            told = msgspec.structs.replace(bootstrap, socket_dir=str(self.directory))
+            told = msgspec.structs.replace(bootstrap, socket_dir=str(self._directory))
             first_line = msgspec.json.encode(told) + b"\n"
             self.process = early or spawn(environment)
             stack.pop_all()
@@ -142,7 +134,7 @@ class _Child:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _deliver(self, message: FromEngine) -> None:
         if self._failed:

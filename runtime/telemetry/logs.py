@@ -116,11 +116,6 @@ class Histogram:
         self._counts[bisect.bisect_left(self._bounds, value)] += count
         self._total += value * count
 
-    def add(self, data: HistogramData) -> None:
-        """Args: data: of another one with the same bounds."""
-        self._counts = [own + other for own, other in zip(self._counts, data.counts, strict=True)]
-        self._total += data.total
-
     def data(self) -> HistogramData:
         return HistogramData(list(self._bounds), list(self._counts), self._total)
 

@@ -7,7 +7,7 @@ _BUILDER = "runtime/execution/batch_builder.py"
 BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/test_step_rows.py",)
 LATE, _HEADROOM = ("tests/runtime/scheduling/test_late_columns.py",), "runtime/scheduling/page_headroom.py"
 REQUEST = ("tests/runtime/scheduling/test_request.py",)
-TABLE, DESK = ("tests/runtime/front/test_request_table.py",), ("tests/runtime/process/test_front_desk.py",)
+TABLE = ("tests/runtime/front/test_request_table.py",)
 
 COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -121,12 +121,5 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         "self._process(message.outputs[begin : plain.place], stopped)\n            begin = plain.place",
         "self._process(message.outputs[begin:begin], stopped)",
         TABLE,
-    ),
-    Fault(
-        "a front gets plain tokens of another's requests",
-        "runtime/process/front_desk.py",
-        "request_ids, token_ids = map(list, zip(*ones, strict=True))",
-        "request_ids, token_ids = [i for i, _ in ones], [each for _, each in plain.by_request()][: len(ones)]",
-        DESK,
     ),
 )

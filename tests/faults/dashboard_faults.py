@@ -69,15 +69,15 @@ DASHBOARD_FAULTS = (
     Fault(
         "the server is still sampled with --no-ui",
         "http/app.py",
-        "Sampler(context.engine, context.observer, peers=context.peers) if context.config.ui else None",
-        "Sampler(context.engine, context.observer, peers=context.peers)",
+        "Sampler(context.engine, context.observer) if context.config.ui else None",
+        "Sampler(context.engine, context.observer)",
         ("tests/http/routes/test_dashboard.py",),
     ),
     Fault(
         "the history begins with the first visitor",
         "http/server.py",
-        "[*workers, *([] if sampler is None else [sampler])]",
-        "[*workers]",
+        "(*workers, *([] if sampler is None else [sampler]))",
+        "workers",
         ("tests/http/test_server.py",),
     ),
     Fault(

@@ -180,18 +180,11 @@ DATABASE_FAULTS = (
         _MIGRATION,
     ),
     Fault(
-        "whoever has ended for certain is waited for until its lease ends",
-        "http/server.py",
-        "                await storage.database.sign_off(before)",
-        "                pass",
-        ("tests/http/test_leading.py",),
-    ),
-    Fault(
         "signing a server off frees nothing",
         "http/storage/postgresql.py",
-        "[(server,) for server in servers]",
-        '[(f"{server}-",) for server in servers]',
-        (*_DATABASE, *_BATCHES),
+        '"DELETE FROM servers WHERE id = ?", (self.server,)',
+        '"DELETE FROM servers WHERE id = ?", (f"{self.server}-",)',
+        _DATABASE,
     ),
     Fault(
         "tokens are made for a response that cannot be stored",

@@ -1,10 +1,8 @@
-"""Faults of the front: of several processes before one engine, and of streams on their way to a client."""
+"""Faults of the front: of streams on their way to a client, connections and uploads."""
 
 from tests.faults.fault import Fault
 
-_DESK, _ENGINE = ("tests/runtime/process/test_front_desk.py",), ("tests/runtime/front/test_front_engine.py",)
 _TABLE, _SLOW = ("tests/runtime/front/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
-_CHANNEL, _RELAY = ("tests/runtime/process/test_channel.py",), ("tests/http/fronts/test_relay.py",)
 
 FRONT_FAULTS = (
     Fault(
@@ -50,55 +48,6 @@ FRONT_FAULTS = (
         ("tests/http/reasoning/test_reasoning.py",),
     ),
     Fault(
-        "a client's name for its request tells whose it is",
-        "runtime/interface/front_number.py",
-        'engine_id.rpartition("~")[2]',
-        'engine_id.partition("~")[2]',
-        _DESK,
-    ),
-    Fault(
-        "requests of a front that has ended are computed if they come late",
-        "runtime/process/front_desk.py",
-        "if front in self._ended:\n            return False",
-        "if front in self._sockets:\n            return False",
-        _DESK,
-    ),
-    Fault(
-        "a request that has ended is still known",
-        "runtime/process/front_desk.py",
-        "if output.finish is not None:\n                self._forget",
-        "if output.finish is not None and not output.token_ids:\n                self._forget",
-        _DESK,
-    ),
-    Fault(
-        "a question waits for ever when the other process ends",
-        "runtime/process/channel.py",
-        'parts.put_nowait(End(-1, Failure("OverloadedError", _GONE)))',
-        "parts.task_done if parts.empty() else None",
-        _CHANNEL,
-    ),
-    Fault(
-        "an answer goes on though nobody waits for it",
-        "runtime/process/channel.py",
-        "self._answering[frame.call].cancel()",
-        "self._answering[frame.call].done()",
-        _CHANNEL,
-    ),
-    Fault(
-        "one front says that it is ready while another one still loads",
-        "runtime/front/front_engine.py",
-        "if self._link.state.is_open:",
-        'if self._link.state.phase == "ready":',
-        _ENGINE,
-    ),
-    Fault(
-        "a pause aborts nothing in the fronts",
-        "runtime/front/engine_owner.py",
-        "return await self._abort_all()",
-        "return 0",
-        _ENGINE,
-    ),
-    Fault(
         "a duplicate id ends the engine",
         "runtime/core/engine_core.py",
         "if self._scheduler.find(name) is not None or name in self._grammars.waiting:",
@@ -106,108 +55,17 @@ FRONT_FAULTS = (
         ("tests/runtime/core/test_engine_core.py",),
     ),
     Fault(
-        "a response that only speaks of the background is made there",
-        "http/fronts/relay.py",
-        'fields.get("background") is True',
-        'fields.get("background", True) is True',
-        _RELAY,
-    ),
-    Fault(
-        "an abort reaches the front alone that it came to",
-        "http/fronts/relay.py",
-        "texts = [text, *(_split(other)[1] for other in others)]",
-        "texts = [text]",
-        _RELAY,
-    ),
-    Fault(
-        "a request that is handed on belongs to nobody",
-        "http/fronts/relay.py",
-        'owner=state["caller"].owner,',
-        'owner="",',
-        _RELAY,
-    ),
-    Fault(
-        "metrics are those of the other fronts",
-        "http/observability/joint_metrics.py",
-        "for text in (counted, *await peers.tally(counted)):",
-        "for text in await peers.tally(counted):",
-        _RELAY,
-    ),
-    Fault(
-        "what a front was at goes on after its end",
-        "http/observability/front_counts.py",
-        "http_active=0,",
-        "http_active=sum(one.http_active for one in counts),",
-        _RELAY,
-    ),
-    Fault(
-        "counters fall while a front does not answer",
-        "palladio/front_tally.py",
-        "live = [front.kept(self.kind) for front in self._fronts.values() if front is not asker]",
-        "live = await ask_each([one for one in self._fronts.values() if one is not asker], self.kind)",
-        ("tests/palladio/test_front_tally.py",),
-    ),
-    Fault(
-        "a front that ends amid a scrape is counted twice",
-        "palladio/front_tally.py",
-        "live = [front.kept(self.kind) for front in self._fronts.values() if",
-        "live = [front.kept(self.kind) for front in fronts if",
-        ("tests/palladio/test_front_tally.py",),
-    ),
-    Fault(
-        "each front allows as many connections as the server may have",
+        "connections that have ended still count",
         "http/security/connection_limits.py",
-        "for place in range(is_spare, len(self._all), 2))",
-        "for place in (2 * self._slot + is_spare,))",
-        ("tests/http/security/test_connection_counts.py",),
+        "        self._counts[place.is_spare] -= 1",
+        "        self._counts[place.is_spare] -= place.is_spare",
+        ("tests/http/security/test_connection_limits.py",),
     ),
     Fault(
-        "a front that takes over removes uploads that are under way",
+        "uploads that are under way are removed",
         "http/storage/storage.py",
-        'begun = (folder / "lock").stat().st_mtime',
+        "begun = os.fstat(lock).st_mtime",
         'begun = float("inf")',
         ("tests/http/files/test_leftovers.py",),
-    ),
-    Fault(
-        "a front locks the others out of the storage",
-        "http/storage/storage.py",
-        "if is_held and shared is None:",
-        "if is_held and shared is not None:",
-        _RELAY,
-    ),
-    Fault(
-        "the same id runs in two fronts at once",
-        "runtime/process/front_desk.py",
-        "self._fronts[next(iter(same))] != front",
-        "self._fronts[next(iter(same))] == front",
-        (*_DESK, *_ENGINE),
-    ),
-    Fault(
-        "an id is free while another sample of the same request runs",
-        "runtime/process/front_desk.py",
-        "            self._named[name].remove(engine_id)",
-        "            self._named[name].clear()",
-        _DESK,
-    ),
-    Fault(
-        "an heir's first request comes before the engine has heard of the end of the dead",
-        "palladio/front_process.py",
-        "            self.engine.end_front(front)",
-        "            _ = self.engine",
-        ("tests/palladio/test_front_process.py",),
-    ),
-    Fault(
-        "the front that takes over does not know who led before it",
-        "palladio/front_process.py",
-        "[self._member(front) for front in self._past_leaders]",
-        "[self.member]",
-        ("tests/palladio/test_front_process.py",),
-    ),
-    Fault(
-        "a front that takes over while the database is away never begins",
-        "http/server.py",
-        "            if peers.is_alone:\n                raise",
-        "            raise",
-        ("tests/http/test_leading.py",),
     ),
 )

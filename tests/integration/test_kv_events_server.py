@@ -1,4 +1,4 @@
-"""KV events of a real server with two HTTP processes, as routers read them: a subscriber reads nothing for a while,
+"""KV events of a real server, as routers read them: a subscriber reads nothing for a while,
 loses batches, asks for them again, and knows the whole cache."""
 
 import json
@@ -19,7 +19,7 @@ PAGE = 8
 TOPIC = b"kv@pod@tiny"
 FLAGS = (
     f"--page-size {PAGE} --max-running-requests 8 --chunked-prefill-size 64 --max-total-tokens 2048 "
-    f"--cuda-graph-bs 1 --compile full --fail-on-recompile --served-model-name {MODEL} --api-server-count 2"
+    f"--cuda-graph-bs 1 --compile full --fail-on-recompile --served-model-name {MODEL}"
 )
 LENGTH = 400  # tokens of a prompt: the cache has room for five
 MOST = 2000  # requests until something is lost

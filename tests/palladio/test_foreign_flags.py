@@ -49,11 +49,28 @@ def test_other_names_set_our_flags() -> None:
 
 
 def test_what_changes_nothing_is_said_once() -> None:
-    names = [typed(flag) for flag in by("accepted")]
+    flags = [flag for flag in by("accepted") if flag.least is None]
+    names = [typed(flag) for flag in flags]
     warnings = parse(*names, *names).warnings
-    assert warnings == tuple(f"{typed(flag)} has no effect: {flag.here}" for flag in by("accepted"))
+    assert warnings == tuple(f"{typed(flag)} has no effect: {flag.here}" for flag in flags)
     with pytest.raises(ConfigError, match=r"^--enable-chunked-prefill False is not supported: long prompts"):
         parse("--enable-chunked-prefill", "False")
+
+
+@pytest.mark.parametrize("name", ["--api-server-count", "--tokenizer_worker_num"])
+def test_more_than_one_front_is_one_front_and_one_warning(name: str) -> None:
+    assert parse(name, "1").warnings == ()
+    (warning,) = parse(name, "3", f"{name}=3").warnings
+    assert warning.startswith(f"{name} 3 has no effect: one process speaks HTTP, and writes 60,000 to 80,000 stream")
+    assert "run several servers behind a router" in warning
+    for values, message in (
+        (("0",), "must be at least 1, got 0"),
+        (("x",), "takes an integer, got 'x'"),
+        ((), "needs a value"),
+        (("2", "3"), "takes one value, got '2 3'"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} {message}"):
+            parse(name, *values)
 
 
 def test_what_is_refused_says_what_to_use() -> None:

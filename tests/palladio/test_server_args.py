@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
-from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.offline_flags import OfflineFlags
@@ -165,13 +164,6 @@ def test_groups_of_devices(name):
     parsed = parse("--load-balance-method", "total_tokens")
     assert parsed.args.parallel.load_balance_method == "round_robin"
     assert "shortest_queue balances by tokens" in parsed.warnings[0]
-
-
-def test_more_fronts_than_any_engine_can_use_are_refused():
-    assert HttpConfig(api_server_count=64).api_server_count == 64
-    for count, limit in ((0, "at least 1"), (65, "at most 64")):
-        with pytest.raises(ConfigError, match=f"--api-server-count must be {limit}, got {count}"):
-            HttpConfig(api_server_count=count)
 
 
 @pytest.mark.parametrize("name", ["--cuda-graph-bs", "--cuda_graph_bs_decode", "--cudagraph-capture-sizes"])

@@ -1,9 +1,7 @@
-"""Two servers of two fronts each that share a PostgreSQL, which is away for a minute. Real processes; the engines are
-fakes."""
+"""Two servers that share a PostgreSQL, which is away for a minute. Real processes; the engines are fakes."""
 
 import collections
 import concurrent.futures
-import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.palladio.front_server import FrontServer
+from tests.palladio.server_process import ServerProcess
 from tests.postgres_server import PostgresServer, missing
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -43,15 +41,15 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def servers(tmp_path: Path, postgres: PostgresServer) -> Iterator[list[FrontServer]]:
+def servers(tmp_path: Path, postgres: PostgresServer) -> Iterator[list[ServerProcess]]:
     flags = ["--database-url", postgres.url(), "--database-lease", str(LEASE)]
     flags += ["--context-length", str(CONTEXT), "--max-total-tokens", str(4 * CONTEXT)]
     flags += ["--file-storage-path", str(tmp_path / "storage")]
-    made = list[FrontServer]()
+    made = list[ServerProcess]()
     try:
         for name in ("first", "second"):
             (tmp_path / name).mkdir()
-            made.append(FrontServer(tmp_path / name, {"step_delay": STEP, "max_running": 8}, *flags))
+            made.append(ServerProcess(tmp_path / name, {"step_delay": STEP, "max_running": 8}, *flags))
         yield made
     finally:
         for server in made:
@@ -59,14 +57,14 @@ def servers(tmp_path: Path, postgres: PostgresServer) -> Iterator[list[FrontServ
                 server.popen.kill()
 
 
-def until(condition: Callable[[], bool], seconds: float, server: FrontServer) -> None:
+def until(condition: Callable[[], bool], seconds: float, server: ServerProcess) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, server.log()
         time.sleep(0.05)
 
 
-def ask(server: FrontServer, path: str) -> dict[str, Any]:
+def ask(server: ServerProcess, path: str) -> dict[str, Any]:
     """Once the database answers."""
     deadline = time.monotonic() + PATIENCE
     while (answer := httpx.get(f"{server.url}{path}", timeout=PATIENCE)).status_code != 200:
@@ -76,12 +74,12 @@ def ask(server: FrontServer, path: str) -> dict[str, Any]:
     return found
 
 
-def num_done(server: FrontServer, batch_id: str) -> int:
+def num_done(server: ServerProcess, batch_id: str) -> int:
     counts: dict[str, int] = ask(server, f"/v1/batches/{batch_id}")["request_counts"]
     return counts["completed"] + counts["failed"]
 
 
-def begin_batch(server: FrontServer) -> str:
+def begin_batch(server: ServerProcess) -> str:
     lines = [{"custom_id": str(number), "method": "POST", "url": LINE_ROUTE, "body": BRIEF} for number in range(LINES)]
     with server.client() as client:
         form = {"files": {"file": ("in.jsonl", "\n".join(map(json.dumps, lines)))}, "data": {"purpose": "batch"}}
@@ -90,14 +88,14 @@ def begin_batch(server: FrontServer) -> str:
         return str(client.post("/v1/batches", json=fields).json()["id"])
 
 
-def begin_response(server: FrontServer, num_tokens: int) -> str:
+def begin_response(server: ServerProcess, num_tokens: int) -> str:
     body = {"input": "hi", "background": True, "max_output_tokens": num_tokens}
     answer = httpx.post(f"{server.url}/v1/responses", json=body, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])
 
 
-def follow(server: FrontServer, num_tokens: int) -> tuple[int, str]:
+def follow(server: ServerProcess, num_tokens: int) -> tuple[int, str]:
     """The tokens and the last line of a stream that stores nothing."""
     body = {**BRIEF, "max_tokens": num_tokens, "stream": True, "stream_options": {"include_usage": True}}
     with httpx.stream("POST", f"{server.url}{LINE_ROUTE}", json=body, timeout=PATIENCE) as response:
@@ -105,21 +103,20 @@ def follow(server: FrontServer, num_tokens: int) -> tuple[int, str]:
     return json.loads(lines[-2].removeprefix("data: "))["usage"]["completion_tokens"], lines[-1]
 
 
-def check_outage(server: FrontServer, response_id: str) -> None:
-    """Of each front: what stores nothing is answered, the rest is refused."""
-    for client in server.clients(PATIENCE).values():
-        with contextlib.closing(client):
-            assert client.get("/health").status_code == 200
-            assert client.post(LINE_ROUTE, json=BRIEF).status_code == 200
-            assert client.post("/v1/responses", json={**SHORT, "store": False}).status_code == 200
-            refused = [client.get("/v1/batches"), client.get("/v1/files")]
-            bodies: list[dict[str, Any]] = [{}, {"background": True}, {"previous_response_id": response_id}]
-            refused += [client.post("/v1/responses", json=SHORT | more) for more in bodies]
-            for answer in refused:
-                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
+def check_outage(server: ServerProcess, response_id: str) -> None:
+    """What stores nothing is answered, the rest is refused."""
+    with server.client() as client:
+        assert client.get("/health").status_code == 200
+        assert client.post(LINE_ROUTE, json=BRIEF).status_code == 200
+        assert client.post("/v1/responses", json={**SHORT, "store": False}).status_code == 200
+        refused = [client.get("/v1/batches"), client.get("/v1/files")]
+        bodies: list[dict[str, Any]] = [{}, {"background": True}, {"previous_response_id": response_id}]
+        refused += [client.post("/v1/responses", json=SHORT | more) for more in bodies]
+        for answer in refused:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable")
 
 
-def check_batch(servers: list[FrontServer], batch_id: str) -> None:
+def check_batch(servers: list[ServerProcess], batch_id: str) -> None:
     for server in servers:
         until(lambda server=server: ask(server, f"/v1/batches/{batch_id}")["status"] == "completed", PATIENCE, server)
         batch = ask(server, f"/v1/batches/{batch_id}")
@@ -131,7 +128,7 @@ def check_batch(servers: list[FrontServer], batch_id: str) -> None:
 
 
 def test_a_minute_without_the_database_loses_no_line_and_no_response(
-    servers: list[FrontServer], postgres: PostgresServer
+    servers: list[ServerProcess], postgres: PostgresServer
 ) -> None:
     """It is longer than four leases: each server finds the other's run out, and must not take what it has."""
     first, second = servers

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,13 @@ def slow_engine(tokenizer: Tokenizer) -> FakeEngine:
     return engine
 
 
-def kill(server: Server) -> None:
+async def end(server: Server) -> None:
+    """In good order."""
+    await server.worker.stop()
+    server.storage.close()
+
+
+async def kill(server: Server) -> None:
     """As if its process ended: nothing is released, nothing goes on; its lease ends by itself."""
     for tasks in server.worker._tasks.values():
         for task in tasks:
@@ -86,8 +92,8 @@ async def test_servers_share_the_lines_and_one_writes_the_files(
                 await asyncio.sleep(0.02)
 
 
-async def begin_and_die(first: Server, heir: FakeEngine) -> str:
-    """A server of a batch of 200 lines dies amid them, and only then is the engine of its heir ready.
+async def begin_and_end(first: Server, end: Callable[[Server], Awaitable[None]], heir: FakeEngine) -> str:
+    """A server of a batch of 200 lines ends amid them, and only then is the engine of its heir ready.
 
     Returns:
         The batch.
@@ -96,7 +102,7 @@ async def begin_and_die(first: Server, heir: FakeEngine) -> str:
     await first.worker.start()
     batch_id = await first.submit(jsonl([chat_line(number) for number in range(200)]))
     await first.wait_for(batch_id, lambda batch: batch.completed > 0)
-    kill(first)
+    await end(first)
     heir.state = "ready"
     return batch_id
 
@@ -106,21 +112,20 @@ async def test_lines_of_a_server_that_dies_are_answered_by_another_one_after_its
 ) -> None:
     heir = slow_engine(tokenizer)
     async with serving(tmp_path, heir, None, shared) as second:
-        batch_id = await begin_and_die(Server(tmp_path, slow_engine(tokenizer), None, shared), heir)
+        batch_id = await begin_and_end(Server(tmp_path, slow_engine(tokenizer), None, shared), kill, heir)
         batch = await second.ended(batch_id)
         assert (batch.status, batch.completed) == ("completed", 200)
         found = [one["custom_id"] for one in second.results(batch.output_file_id)]
         assert found == [f"line-{number}" for number in range(200)]
 
 
-async def test_an_heir_that_signs_a_dead_server_off_has_its_lines_at_once(
+async def test_lines_of_a_server_that_ends_in_good_order_are_answered_by_another_one_at_once(
     tmp_path: Path, tokenizer: Tokenizer, long_lease: OpenStorage
 ) -> None:
     heir = slow_engine(tokenizer)
     async with serving(tmp_path, heir, None, long_lease) as second:
         first = Server(tmp_path, slow_engine(tokenizer), None, long_lease)
-        batch_id = await begin_and_die(first, heir)
-        await second.storage.database.sign_off([first.storage.database.server])
+        batch_id = await begin_and_end(first, end, heir)
         batch = await second.ended(batch_id)
         assert (batch.status, batch.completed) == ("completed", 200)
 

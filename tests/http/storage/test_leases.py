@@ -3,7 +3,6 @@ times in the table back."""
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,12 +35,10 @@ Open = Callable[..., "PostgresqlDatabase"]
 @pytest.fixture
 def start(database_url: SecretUrl) -> Iterator[Open]:
     """Makes a server's database whose lease is renewed only by `renew`."""
-    numbers = itertools.count(1)
     with contextlib.ExitStack() as stack:
 
         def run(lease: float = LEASE) -> "PostgresqlDatabase":
-            name = f"server-{next(numbers)}"
-            made = PostgresqlDatabase(database_url, SCHEMA, CHANGES, 1, lease, name)
+            made = PostgresqlDatabase(database_url, SCHEMA, CHANGES, 1, lease)
             made._heartbeat.close()
             return stack.enter_context(contextlib.closing(made))
 

@@ -13,7 +13,6 @@ from tests.tiny_model import tiny_config, write_json
     "words",
     [
         ["serve", "{folder}"],
-        ["serve", "{folder}", "--api-server-count", "2"],
         ["plan", "--model-path", "{folder}"],
         ["plan", "--model-path", "{folder}/config.json"],
         ["convert", "{folder}", "{folder}/out"],

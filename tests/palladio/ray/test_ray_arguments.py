@@ -59,7 +59,7 @@ def test_gpus_and_other_resources_are_reserved_for_each_replica() -> None:
         ({**MODEL, "--ssl-certfile": "x"}, "ssl_certfile has no effect"),
         ({**MODEL, "fastapi_root_path": "/x"}, "root_path has no effect"),
         ({**MODEL, "nnodes": 2}, "nnodes has no effect under Ray Serve: tpu and tpu_topology"),
-        ({**MODEL, "api_server_count": 2}, "api_server_count has no effect under Ray Serve: raise num_replicas"),
+        ({**MODEL, "api_server_count": 0}, "--api-server-count must be at least 1, got 0"),
         ({**MODEL, "tp_sise": 2}, "did you mean --tp-size"),
         ({**MODEL, "num_replicas": "two"}, "num_replicas must be a whole number, got 'two'"),
         ({**MODEL, "num_replicas": 1.5}, "num_replicas must be a whole number, got 1.5"),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palladio.runtime.front.control_calls import ControlCalls
+from palladio.runtime.front.control_calls import UNANSWERED, ControlCalls
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages import ControlReply, GetStats, ToEngine
 
@@ -15,11 +15,11 @@ async def test_who_is_cancelled_as_the_answer_comes_stays_cancelled() -> None:
     calls = ControlCalls(sent.append)
     asking = asyncio.create_task(calls.ask(GetStats, 5.0))
     await asyncio.sleep(0)
-    calls.answer(ControlReply(0, ok=True))
+    calls.answer(ControlReply(UNANSWERED + 1, ok=True))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert sent == [GetStats(0)]
+    assert sent == [GetStats(UNANSWERED + 1)]
 
 
 async def test_an_engine_that_does_not_answer_in_time_is_dead() -> None:

@@ -94,6 +94,11 @@ def test_flags_of_other_servers() -> None:
                 read(**{flag.name.replace("*", "x"): 1})
     with pytest.raises(ConfigError, match=r"^enable_chunked_prefill=False is not supported: long prompts"):
         read(enable_chunked_prefill=False)
+    assert read(tokenizer_worker_num=1).warnings == ()
+    assert read(tokenizer_worker_num=2).warnings[0].startswith("tokenizer_worker_num 2 has no effect: one process")
+    for value, message in ((0, "must be at least 1, got 0"), ("x", "must be an integer, got 'x'")):
+        with pytest.raises(ConfigError, match=f"^api_server_count {message}"):
+            read(api_server_count=value)
 
 
 @pytest.mark.parametrize(
