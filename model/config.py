@@ -30,7 +30,7 @@ _NAMES_OF_DTYPES: Mapping[str, DType] = {**{dtype: dtype for dtype in DTYPES}, "
 # The most that config.json may ask for, as in model/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
 MAX_VOCAB_SIZE = 1 << 24
-MAX_EOS = 256  # published models have up to 10
+MAX_EOS = 32  # published models have up to 10; a request adds its own, up to 64 together
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,8 +238,9 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
         found = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) and token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
-        if len(found) > MAX_EOS:
-            raise ConfigError(f"eos_token_id must list at most {MAX_EOS} token ids, found {len(found)}")
+        if len(found) > MAX_EOS or len({*ids, *found}) > MAX_EOS:
+            count = len({*ids, *found})
+            raise ConfigError(f"eos_token_id must list at most {MAX_EOS} token ids, found {count} in all files")
         ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:
         return _eos_token_ids({"eos_token_id": default}, {}, None)

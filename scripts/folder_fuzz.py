@@ -30,7 +30,7 @@ from palladio.model.loading.orbax_weights import convert  # noqa: E402
 from palladio.model.loading.stored_config import agree_with_weights  # noqa: E402
 from palladio.runtime.front.offline_engine import Engine  # noqa: E402
 from palladio.runtime.interface.config import ModelSource  # noqa: E402
-from palladio.runtime.interface.errors import InvalidRequestError, PalladioError  # noqa: E402
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError  # noqa: E402
 from palladio.runtime.interface.pooling import Pooling  # noqa: E402
 from palladio.runtime.multihost.config_digest import model_hash  # noqa: E402
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_source  # noqa: E402
@@ -127,8 +127,8 @@ class Fuzz:
                     resource.setrlimit(resource.RLIMIT_CPU, (ENGINE_SECONDS, resource.RLIM_INFINITY))
                     _answer(self._folders[kind], path, self._root)
                     code = ANSWERED
-            except PalladioError as error:
-                os.write(out, " ".join(str(error).split()).encode())
+            except (ConfigError, InvalidRequestError) as error:  # an engine that is dead is no refusal
+                os.write(out, str(error).encode())
                 code = REFUSED
             except BaseException:  # noqa: BLE001 (also Rust's panics)
                 code = 1

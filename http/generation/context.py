@@ -33,8 +33,8 @@ from palladio.runtime.text.tokenizer import Tokenizer
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id
-MOST_BYTES = 32 << 20  # by default: reading it takes some 50 ms, in which nothing else runs
-BASE_VALUES = 1_000_000  # likewise
+MOST_BYTES = 32 << 20  # by default
+BASE_VALUES = 1_000_000
 _HOW_TO_SAMPLE = frozenset(("temperature", "top_p", "top_k", "min_p"))
 THE_SERVED = "default"  # a name of whatever model is served, as many examples have it
 

@@ -13,8 +13,9 @@ from starlette.types import Receive
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
-from palladio.http.generation.sample_limits import check_samples
+from palladio.http.generation.sample_limits import check_samples, stop_patterns
 from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
@@ -22,6 +23,7 @@ from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings
+from palladio.runtime.text.stop_regex import read_pattern
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)
@@ -29,6 +31,7 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
 _AT_A_TIME = 32  # samples that go to the engine in one go
+_PATTERN_COST = 64  # characters of text that one of a pattern costs as much as
 
 
 class OutputStream:
@@ -88,6 +91,8 @@ class OutputStream:
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
         check_samples(self._requests)
+        patterns = stop_patterns(self._requests)
+        await run_encoding(lambda: [*map(read_pattern, patterns)], _PATTERN_COST * sum(map(len, patterns)))
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._context.running.track(self._name, self._requests))
             self._begin_record(stack)

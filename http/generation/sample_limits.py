@@ -4,18 +4,26 @@ from collections.abc import Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.token_rules import MAX_STOP_CHARACTERS, STOP_REGEX
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024
 MAX_IDS = 1 << 25  # of prompts and of allowed_token_ids
+MAX_PATTERNS = 16  # different ones
 
 
 def check_samples(requests: Sequence[GenerationRequest]) -> None:
     """
     Raises:
-        InvalidRequestError: prompts, allowed ids or grammars are too large in sum.
+        InvalidRequestError: prompts, allowed ids, grammars, stop strings or patterns are too large in sum.
     """
     _check_grammars(requests)
     _check_ids(requests)
+    _check_stops(requests)
+
+
+def stop_patterns(requests: Sequence[GenerationRequest]) -> set[str]:
+    """The different patterns of `stop_regex`."""
+    return {pattern for request in requests for pattern in request.params.stop_regex}
 
 
 def _check_grammars(requests: Sequence[GenerationRequest]) -> None:
@@ -45,3 +53,14 @@ def _check_ids(requests: Sequence[GenerationRequest]) -> None:
 
 def _num_ids(request: GenerationRequest) -> int:
     return len(request.prompt_ids) + len(request.params.allowed_token_ids or ())
+
+
+def _check_stops(requests: Sequence[GenerationRequest]) -> None:
+    """Prompts may each have their own: what searches for them is made before the first token."""
+    stops = {request.params.stop for request in requests}
+    if (size := sum(len(string) for strings in stops for string in strings)) > MAX_STOP_CHARACTERS:
+        message = "{param} takes strings of at most {most} characters together, got {size} of all prompts"
+        raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_CHARACTERS, size=size)
+    if (count := len(stop_patterns(requests))) > MAX_PATTERNS:
+        message = "{param} takes at most {most} different patterns of all prompts together, got {count}"
+        raise InvalidRequestError.of(message, param=STOP_REGEX, most=MAX_PATTERNS, count=count)

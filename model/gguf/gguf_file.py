@@ -71,7 +71,7 @@ _FLOAT32, _TEXT, _ARRAY = 6, 8, 9
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
 _MAX_HEADER_BYTES: Final = 32 << 20  # published headers have up to 12 MB; as Python lists they take ten times as much
-_MAX_KEYS, _MAX_TENSORS = 1 << 12, 1 << 17
+_MAX_KEYS, MAX_TENSORS = 1 << 12, 1 << 17  # of a file; tensors of all parts, too
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class _Header:
                 f"little-endian files of version {' and '.join(map(str, _VERSIONS))}. Download a newer file"
             )
         num_tensors, num_keys = self._number("Q"), self._number("Q")
-        if num_keys > _MAX_KEYS or num_tensors > _MAX_TENSORS:
+        if num_keys > _MAX_KEYS or num_tensors > MAX_TENSORS:
             raise CheckpointError(
                 f"{path} is corrupt: it has {num_keys} keys and {num_tensors} tensors, over the limits of {_MAX_KEYS} "
-                f"and {_MAX_TENSORS}"
+                f"and {MAX_TENSORS}"
             )
         self.metadata: dict[str, Any] = {}
         for _ in range(num_keys):

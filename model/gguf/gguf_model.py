@@ -6,7 +6,7 @@ from typing import Final
 
 from palladio.model.errors import CheckpointError
 from palladio.model.files.folder_files import find_file, find_files
-from palladio.model.gguf.gguf_file import GgufFile, GgufTensor
+from palladio.model.gguf.gguf_file import MAX_TENSORS, GgufFile, GgufTensor
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 _MAX_PARTS: Final = 1000
@@ -80,24 +80,27 @@ class GgufModel:
         Raises:
             CheckpointError: a part is missing or of another model, or see GgufFile.
         """
-        self.files = {part: GgufFile(part) for part in parts_of(path)}
-        self.path = next(iter(self.files))
-        self.metadata = self.files[self.path].metadata
+        parts = parts_of(path)
+        self.path, self.files = parts[0], dict[Path, GgufFile]()
         self.tensors: dict[str, tuple[GgufTensor, GgufFile]] = {}
-        for number, file in enumerate(self.files.values()):
-            self._check_part(number, file)
+        for number, part in enumerate(parts):
+            self.files[part] = file = GgufFile(part)
+            self._check_part(number, file, len(parts))
+            if len(self.tensors) + len(file.tensors) > MAX_TENSORS:
+                raise CheckpointError(f"{part} and the parts before it have more than {MAX_TENSORS:,} tensors")
             for name, tensor in file.tensors.items():
                 if name in self.tensors:
                     raise CheckpointError(f"{file.path} is of another model: {self.path.name} has tensor {name}, too")
                 self.tensors[name] = tensor, file
+        self.metadata = self.files[self.path].metadata
 
-    def _check_part(self, number: int, file: GgufFile) -> None:
+    def _check_part(self, number: int, file: GgufFile, num_parts: int) -> None:
         count = file.metadata.get(_COUNT) or 1
-        if count != len(self.files) or file.metadata.get("split.no", 0) != number:
+        if count != num_parts or file.metadata.get("split.no", 0) != number:
             raise CheckpointError(
                 f"{file.path} says that it is part {file.metadata.get('split.no', 0)!r:.20} (from 0) of {count!r:.20}, "
-                f"but is read as part {number} of {len(self.files)}: give each part its published name "
-                f"(…-{number + 1:05}-of-{len(self.files):05}.gguf), or download the model again"
+                f"but is read as part {number} of {num_parts}: give each part its published name "
+                f"(…-{number + 1:05}-of-{num_parts:05}.gguf), or download the model again"
             )
 
     def close(self) -> None:

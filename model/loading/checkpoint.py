@@ -1,5 +1,6 @@
 """A checkpoint: every tensor of a model directory, in however many files, or of a GGUF file."""
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from palladio.model.loading.safetensors_file import Array, SafetensorsFile, Stor
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+MAX_FILES = 4096  # published checkpoints have up to 200
+MAX_TENSORS = 1 << 20  # of all files; published ones have up to half a million
 
 
 class Checkpoint:
@@ -30,7 +33,7 @@ class Checkpoint:
             model = GgufTensors(path)
             self._files = dict.fromkeys(model.files, model)
         else:
-            self._files = {file: SafetensorsFile(file) for file in weight_files(path)}
+            self._files = dict(_open_all(weight_files(path)))
         self.tensors: dict[str, StoredTensor] = {}
         for file in dict.fromkeys(self._files.values()):
             for name, tensor in file.tensors.items():
@@ -56,6 +59,18 @@ class Checkpoint:
 
     def release(self, tensor: StoredTensor) -> None:
         self._files[tensor.file].release(tensor)
+
+
+def _open_all(files: list[Path]) -> Iterator[tuple[Path, SafetensorsFile]]:
+    num_tensors = 0
+    for path in files:
+        file = SafetensorsFile(path)
+        num_tensors += len(file.tensors)
+        if num_tensors > MAX_TENSORS:
+            raise CheckpointError(
+                f"{path.parent} has more than {MAX_TENSORS:,} tensors, {num_tensors:,} up to {path.name}"
+            )
+        yield path, file
 
 
 def has_weights(path: Path) -> bool:
@@ -92,6 +107,8 @@ def _indexed_files(path: Path, weight_map: object) -> list[Path]:
             f"cannot read {path / INDEX_NAME}: weight_map must give the name of a file to each tensor"
         )
     found: dict[str, Path] = {}
+    if (count := len({*weight_map.values()})) > MAX_FILES:
+        raise CheckpointError(f"{path / INDEX_NAME} names {count:,} files, over the limit of {MAX_FILES:,}")
     for tensor, name in weight_map.items():
         usual = str(PurePosixPath(name))  # ./a is a, too
         if usual in found:

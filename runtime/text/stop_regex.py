@@ -39,6 +39,7 @@ class StopPattern:
     def __init__(self, text: str) -> None:
         self.text = text
         self._leaves: list[_Leaf] = []
+        self._classes: dict[tuple[str, int], _Leaf] = {}  # a repetition has its own many times
         self._next: list[int] = []  # position → where it leads when its character has come
         self._free: dict[int, list[int]] = {}  # position → where it leads without any
         try:
@@ -109,8 +110,18 @@ class StopPattern:
             least, most, inner = value
             return self._repeat(least, most, inner, end, flags)
         if code in (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN):
-            return self._new_position(_leaf(code, value, flags), end)
+            return self._new_position(self._leaf(code, value, flags), end)
         raise _wrong(self.text, f"holds what cannot be followed in a stream ({str(code).lower()})")
+
+    def _leaf(self, code: Any, value: Any, flags: int) -> _Leaf:
+        """Whether a character is one of those that an item stands for."""
+        if code is codes.ANY:
+            return (lambda _: True) if flags & re.DOTALL else (lambda character: character != "\n")
+        key = _class_of(value if code is codes.IN else [(code, value)]), flags & _TEXT_FLAGS & ~re.VERBOSE
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = re.compile(*key).match  # type: ignore[assignment]
+        return found
 
     def _repeat(self, least: int, most: Any, inner: Any, end: int, flags: int) -> int:
         if most is codes.MAXREPEAT:
@@ -128,14 +139,6 @@ class StopPattern:
         for _ in range(least):
             end = self._sequence(inner, end, flags)
         return end
-
-
-def _leaf(code: Any, value: Any, flags: int) -> _Leaf:
-    """Whether a character is one of those that an item stands for."""
-    if code is codes.ANY:
-        return (lambda _: True) if flags & re.DOTALL else (lambda character: character != "\n")
-    items = value if code is codes.IN else [(code, value)]
-    return re.compile(_class_of(items), flags & _TEXT_FLAGS & ~re.VERBOSE).match  # type: ignore[return-value]
 
 
 def _class_of(items: Iterable[tuple[Any, Any]]) -> str:

@@ -63,7 +63,8 @@ def _check_added(file: Path, content: Any) -> None:
     if not isinstance(content, dict):
         return
     names = [content] if file.name == "added_tokens.json" else [content.get(key) for key in _LISTS_OF_TOKENS]
-    for found in names:
+    special = {key: value for key, value in content.items() if key.endswith("_token")}  # pad_token and others
+    for found in (*names, [*special.values()]):
         texts = list(_texts(found))
         if len(texts) > MAX_ADDED_TOKENS:
             raise CheckpointError(f"{file} has {len(texts):,} added tokens, over the limit of {MAX_ADDED_TOKENS:,}")

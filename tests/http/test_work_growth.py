@@ -12,7 +12,7 @@ import pytest
 
 from palladio.http.anthropic import routes_messages
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, check_samples
+from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
@@ -35,6 +35,7 @@ from palladio.runtime.interface.generation_request import GenerationRequest, Sam
 from palladio.runtime.interface.outputs import RequestOutput, TokenLogprob
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text import tokenizer as tokenizer_module
+from palladio.runtime.text.stop_regex import StopPattern, read_pattern
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.counted_calls import counted_calls
 from tests.fake_engine import MODEL, FakeEngine
@@ -298,3 +299,34 @@ def test_long_documents_are_cut_beside_the_loop(
         for texts in (["a longer one than four tokens"], [LONG] * 4)
     )
     assert short != long
+
+
+def test_stop_strings_of_all_prompts_together() -> None:
+    def asked(*stops: str) -> list[GenerationRequest]:
+        return [GenerationRequest("a", [1], SamplingParams(stop=(stop,) * 2)) for stop in stops]
+
+    check_samples(asked(*["a" * 4096] * 100))
+    with pytest.raises(InvalidRequestError, match="stop takes strings of at most 16384 characters together, got 24576"):
+        check_samples(asked(*[f"{number}" * 4096 for number in range(3)]))
+
+
+def test_patterns_of_all_prompts_together() -> None:
+    patterns = [f"a{number}" for number in range(MAX_PATTERNS + 1)]
+    requests = [GenerationRequest("a", [1], SamplingParams(stop_regex=(pattern,))) for pattern in patterns]
+    check_samples([*requests[1:], *requests[1:]])
+    with pytest.raises(InvalidRequestError, match="stop_regex takes at most 16 different patterns of all prompts"):
+        check_samples(requests)
+
+
+def test_patterns_are_read_beside_the_event_loop(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def read(text: str) -> StopPattern:
+        threads.append(threading.current_thread().name)
+        return read_pattern(text)
+
+    monkeypatch.setattr("palladio.http.generation.generation.read_pattern", read)
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "stop_regex": ["[abc]{9}" * 20, "[abd]{9}" * 20]}
+    assert http.post("/v1/completions", json=body).status_code == 200
+    assert len(threads) == 2
+    assert all(name.startswith("asyncio_") for name in threads)

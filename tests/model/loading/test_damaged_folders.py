@@ -75,9 +75,27 @@ def test_a_header_over_the_limit_is_not_parsed(tmp_path: Path) -> None:
         Checkpoint(tmp_path)
 
 
+def test_an_index_of_more_files_than_any_model_has_is_refused(tmp_path: Path) -> None:
+    names = {f"t{number}": f"{number}.safetensors" for number in range(5000)}
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(CheckpointError, match="names 5,000 files, over the limit of 4,096"):
+        Checkpoint(tmp_path)
+
+
+def test_tensors_of_all_files_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        tensors = {f"{number}.{each}": np.zeros(1, np.float32) for each in range(2)}
+        save_file(tensors, tmp_path / f"{number}.safetensors")
+    monkeypatch.setattr("palladio.model.loading.checkpoint.MAX_TENSORS", 4)
+    with pytest.raises(CheckpointError, match="more than 4 tensors, 6 up to"):
+        Checkpoint(tmp_path)
+
+
 def test_more_ends_than_any_model_has_are_refused() -> None:
-    with pytest.raises(ConfigError, match="eos_token_id must list at most 256 token ids, found 100000"):
+    with pytest.raises(ConfigError, match="eos_token_id must list at most 32 token ids, found 100000"):
         ModelConfig.from_hf(tiny_config("qwen2", eos_token_id=list(range(100_000))))
+    with pytest.raises(ConfigError, match="eos_token_id must list at most 32 token ids, found 40 in all files"):
+        ModelConfig.from_hf(tiny_config("qwen2", eos_token_id=[*range(20)]), {"eos_token_id": [*range(20, 40)]})
 
 
 def number(value: int, size: int = 8) -> bytes:

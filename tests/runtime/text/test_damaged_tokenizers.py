@@ -44,6 +44,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         change_json("tokenizer_config.json", lambda found: found.update(additional_special_tokens=["x" * 5000])),
         r"tokenizer_config\.json has an added token of 5,000 characters",
     ),
+    "a long token for padding": (
+        change_json("tokenizer_config.json", lambda found: found.update(pad_token="x" * 5000)),
+        r"tokenizer_config\.json has an added token of 5,000 characters",
+    ),
     "a template of 9 MB": (
         lambda folder: (folder / "chat_template.jinja").write_text("x" * 9_000_000),
         r"chat_template\.jinja has more than 131,072 bytes",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
+from palladio.runtime.text.stop_regex import StopPattern, StopRegexMatcher, read_pattern
 
 PATTERNS = [
     r"\d{3}",
@@ -101,3 +101,16 @@ def test_what_is_refused(pattern: str, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words) as caught:
         read_pattern(pattern)
     assert caught.value.param == "stop_regex"
+
+
+def test_a_class_that_is_repeated_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def compile_class(text: str, flags: int) -> re.Pattern[str]:
+        compiled.append(text)
+        return re_compile(text, flags)
+
+    re_compile = re.compile
+    monkeypatch.setattr("palladio.runtime.text.stop_regex.re.compile", compile_class)
+    StopPattern("(?:[a-z][0-9]){100}[a-z]")
+    assert len(compiled) == 2
