@@ -20,7 +20,7 @@ class Kind(NamedTuple):
         template: its text.
         is_later: a system message that is not the first message: many templates write the first one only.
         is_list: its content is a list of parts; else a string.
-        has_calls: templates may leave out what stands beside calls.
+        has_calls: templates may leave out what stands beside calls of the assistant.
         has_tools: the request has tools.
     """
 
@@ -74,7 +74,8 @@ def find_forms(
     found: dict[Kind, bool] = {}
     for position, kind in unknown.items():
         found[kind] = written.get(kind) != "as text" and changed.get(kind) == "as text"
-        if kind not in written and kind not in changed and not kind.has_calls:
+        is_optional = kind.has_calls and kind.role == "assistant"
+        if kind not in written and kind not in changed and not is_optional:
             raise _lost(positions[position], kind)
     return found
 

@@ -87,12 +87,13 @@ class MistralParser(TaggedJsonParser):
         if (yield from self._reader.peek_after_space()) in ("[", "{"):
             yield from super()._calls()
             return
-        name, mark = yield from self._reader.text_until(("[ARGS]", "[CALL_ID]", "{"), limit=_MAX_NAME)
+        ends = ("[ARGS]", "{", self._tags.opening)
+        name, mark = yield from self._reader.text_until(("[CALL_ID]", *ends), limit=_MAX_NAME)
         call_id = None
         if mark == "[CALL_ID]":
-            call_id, mark = yield from self._reader.text_until(("[ARGS]", "{"), limit=_MAX_NAME)
-        if mark == "{":
-            self._reader.back(1)
+            call_id, mark = yield from self._reader.text_until(ends, limit=_MAX_NAME)
+        if mark != "[ARGS]":
+            self._reader.back(len(mark))
         yield from self._arguments(name.strip(), call_id and call_id.strip(), ends=(self._tags.opening,))
 
 
@@ -149,17 +150,18 @@ class DeepSeekParser(SectionedCallParser):
     def __init__(self, output: CallOutput, *, fenced: bool) -> None:
         super().__init__(output)
         self._fenced = fenced
-        self._head_ends = (self.NAME_END,) if fenced else (self.NAME_END, self.CALL_END)
+        self._ends = (self.CALL_END, self.CALL, self.SECTION_END)
 
     def _call(self) -> Step[None]:
-        head, mark = yield from self._reader.text_until(self._head_ends, limit=_MAX_NAME)
+        head_ends = () if self._fenced else self._ends
+        head, mark = yield from self._reader.text_until((self.NAME_END, *head_ends), limit=_MAX_NAME)
         if self._fenced:
-            head, mark = yield from self._reader.text_until(("\n", self.CALL_END), limit=_MAX_NAME)
-        if mark == self.CALL_END:
+            head, mark = yield from self._reader.text_until(("\n", *self._ends), limit=_MAX_NAME)
+        if mark in self._ends:
             self._reader.back(len(mark))
         elif self._fenced:
             yield from self._reader.accept_after_space("```json")
-        yield from self._arguments(head.strip(), ends=("```", self.CALL_END, self.CALL, self.SECTION_END))
+        yield from self._arguments(head.strip(), ends=("```", *self._ends))
         if self._fenced:
             yield from self._reader.accept_after_space("```")
         yield from self._reader.accept_after_space(self.CALL_END)
@@ -174,8 +176,9 @@ class KimiK2Parser(SectionedCallParser):
     _marks = SectionMarks(SECTION, CALL, SECTION_END)
 
     def _call(self) -> Step[None]:
-        text, mark = yield from self._reader.text_until((self.ARGUMENTS, self.CALL_END), limit=_MAX_ID)
-        if mark == self.CALL_END:
+        ends = (self.CALL_END, self.CALL, self.SECTION_END)
+        text, mark = yield from self._reader.text_until((self.ARGUMENTS, *ends), limit=_MAX_ID)
+        if mark != self.ARGUMENTS:
             self._reader.back(len(mark))
         call_id = _ID.fullmatch(text.strip())
         if call_id is None:
@@ -198,7 +201,10 @@ class GptOssParser(JsonCallParser):
                 yield from self._reader.accept(self.END)
 
     def _message(self) -> Step[None]:
-        header, _ = yield from self._reader.text_until((self.MESSAGE,), limit=_MAX_HEADER)
+        ends = (self.CALL, self.END, self.START)
+        header, mark = yield from self._reader.text_until((self.MESSAGE, *ends), limit=_MAX_HEADER)
+        if mark != self.MESSAGE:  # a call without arguments
+            self._reader.back(len(mark))
         recipient = _RECIPIENT.search(header)
         if recipient is None:
             raise MalformedCallError

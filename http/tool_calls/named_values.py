@@ -61,7 +61,7 @@ class NamedValues:
             found = yield from reader.until(marks, parts.append, drops_begun=True)
             text = "".join(parts)
             if found or text.strip():
-                self.add(name, to_json(text, frozenset() if is_string is False else types))
+                self.add(name, to_json(text, types - _STRING if is_string is False else types))
         if not found:
             raise CutOffError
         if not found.endswith(closing):

@@ -8,6 +8,8 @@ import ast
 import json
 import re
 
+import orjson
+
 MAX_DEPTH = 64
 
 _MAX_SIZE = 1 << 20  # characters, most of which have to be in strings
@@ -46,7 +48,12 @@ def literal_json(text: str) -> str | None:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
     # two escapes may be the halves of a pair; one without the other is no character
-    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    try:
+        orjson.loads(found)
+    except orjson.JSONDecodeError:  # a number that no float holds
+        return None
+    return found
 
 
 def _checked(text: str) -> str | None:

@@ -111,7 +111,7 @@ class GgufFile:
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
+            raise CheckpointError(f"cannot read {path}: {error}. Download it again") from error
         header = _Header(path, self._map)
         self.metadata, self.tensors = header.metadata, header.tensors
 

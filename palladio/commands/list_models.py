@@ -95,8 +95,16 @@ def _named(cache: Path) -> Iterator[Found]:
         file, known = model.file_in(cache), f"{model.title}, {model.licence}"
         if model.is_in(cache):
             yield Found(model.name, known, file.stat().st_size, str(file), file.stat().st_mtime, None)
-        elif not Repository(model.repository, None, str(cache), ()).folder.is_dir():
+        elif snapshots := _snapshots(Repository(model.repository, None, str(cache), ()).folder):
+            found = _model(model.name, known, max(snapshots, key=lambda folder: folder.stat().st_mtime))
+            yield dataclasses.replace(found, size=0)  # its line among those of the cache has them
+        else:
             yield Found(model.name, known, 0, "", 0.0, f"not downloaded: palladio pull {model.name}")
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """Args: folder: of a repository in the hub cache; it need not be there."""
+    return [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
 
 
 def scan(cache: Path) -> Iterator[Found]:
@@ -104,8 +112,7 @@ def scan(cache: Path) -> Iterator[Found]:
     for folder in sorted(cache.glob("models--*")):
         name = folder.name.removeprefix("models--").replace("--", "/")
         refs = dict(_refs(folder / "refs"))
-        snapshots = [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
-        for snapshot in snapshots:
+        for snapshot in (snapshots := _snapshots(folder)):
             revision = f"{refs[snapshot.name]} {snapshot.name[:7]}" if snapshot.name in refs else snapshot.name[:12]
             yield _model(name, revision, snapshot)
         if not snapshots:

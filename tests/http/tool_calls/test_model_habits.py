@@ -130,6 +130,9 @@ def test_values_of_pythonic_calls_may_hold_what_json_has_not(name: str) -> None:
         ("[1 + 1]", {}, '"[1 + 1]"'),
         ("[__import__('os')]", {}, "\"[__import__('os')]\""),
         ("['a'", {}, "\"['a'\""),
+        ("1" * 400, {"type": "integer"}, f'"{"1" * 400}"'),  # no float holds them
+        (f"[0x{'f' * 300}]", {"type": "array"}, f'"[0x{"f" * 300}]"'),
+        (f'"[0x{"f" * 300}]"', {"type": "array"}, f'"[0x{"f" * 300}]"'),
     ],
 )
 def test_literals_in_plain_values(text: str, schema: dict[str, Any], expected: str) -> None:
@@ -248,6 +251,30 @@ def test_arguments_may_be_empty(name: str, written: str) -> None:
     opening, closing = _TAGGED[name]
     text = f'{opening}{{"name": "f", "{key}": {written}}}{closing}'
     assert read_cut_everywhere(name, text) == ("", [("f", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls"),
+    [
+        ("mistral", "[TOOL_CALLS]f[TOOL_CALLS]g[ARGS]{}", ["f", "g"]),
+        ("mistral", "[TOOL_CALLS]f[CALL_ID]abcdefghi[TOOL_CALLS]g[ARGS]{}", ["f", "g"]),
+        ("kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_call_begin|>functions.g:1<|tool_call_end|>", ["f", "g"]),
+        ("kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_calls_section_end|>", ["f"]),
+        ("deepseekv31", "<｜tool▁call▁begin｜>f<｜tool▁call▁begin｜>g<｜tool▁calls▁end｜>", ["f", "g"]),
+        ("deepseekv3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f<｜tool▁calls▁end｜>", ["f"]),
+        ("gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|call|>", ["f"]),
+    ],
+)
+def test_a_call_that_ends_with_its_name(name: str, text: str, calls: list[str]) -> None:
+    assert read_cut_everywhere(name, text) == ("", [(call, "{}") for call in calls])
+
+
+def test_a_call_without_arguments_takes_none_of_the_next_one() -> None:
+    text = (
+        "<|channel|>commentary to=functions.f <|constrain|>json<|call|>"
+        '<|start|>assistant<|channel|>commentary to=functions.g <|message|>{"i": 1}<|call|>'
+    )
+    assert read_cut_everywhere("gpt-oss", text) == ("", [("f", "{}"), ("g", '{"i": 1}')])
 
 
 _K2, _K2_MARK = "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>", "<|tool_call_end|>"

@@ -92,6 +92,20 @@ def test_list_says_what_can_be_served(hub: FakeHub, tmp_path: Path, capsys: pyte
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
+def test_list_shows_a_short_name_whose_repository_is_there_in_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_models, "catalogue", lambda: (named_model(),))
+    folder = tmp_path / f"models--{named_model().repository.replace('/', '--')}"
+    folder.mkdir()
+    assert main(["list", "--download-dir", str(tmp_path)]) == 0
+    assert "tiny (Tiny, Apache-2.0) is not downloaded: palladio pull tiny" in capsys.readouterr().out
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    assert main(["list", "--json", "--download-dir", str(tmp_path)]) == 0
+    (found,) = (model for model in json.loads(capsys.readouterr().out) if model["name"] == "tiny")
+    assert found["path"] == str(folder / "snapshots" / "abc")
+
+
 def test_list_shows_a_model_of_the_catalogue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
