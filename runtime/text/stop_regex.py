@@ -118,10 +118,9 @@ class StopPattern:
         if code is codes.ANY:
             return (lambda _: True) if flags & re.DOTALL else (lambda character: character != "\n")
         key = _class_of(value if code is codes.IN else [(code, value)]), flags & _TEXT_FLAGS & ~re.VERBOSE
-        found = self._classes.get(key)
-        if found is None:
-            found = self._classes[key] = re.compile(*key).match  # type: ignore[assignment]
-        return found
+        if key not in self._classes:
+            self._classes[key] = re.compile(*key).match  # type: ignore[assignment]
+        return self._classes[key]
 
     def _repeat(self, least: int, most: Any, inner: Any, end: int, flags: int) -> int:
         if most is codes.MAXREPEAT:
