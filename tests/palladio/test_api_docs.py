@@ -22,7 +22,7 @@ from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS
+from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,
@@ -214,7 +214,7 @@ def test_limits() -> None:
         MAX_ALLOWED_IDS,
         MAX_LOGPROB_IDS,
         *(token_rules.MAX_STOP_STRINGS, token_rules.MAX_STOP_LENGTH, token_rules.MAX_STOP_CHARACTERS),
-        *(MAX_STOP_PATTERNS, MAX_PATTERN),
+        *(MAX_STOP_PATTERNS, MAX_PATTERN, MAX_PATTERNS),
         token_rules.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
