@@ -3,6 +3,7 @@
 import re
 import shutil
 import threading
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,15 +124,19 @@ def test_a_folder_that_cannot_be_written_is_named(index: FakeIndex, tmp_path: Pa
         fetch(tmp_path)
 
 
-def test_two_at_once_download_once(index: FakeIndex, tmp_path: Path) -> None:
+def test_two_at_once_download_once(index: FakeIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index.hold = threading.Event()
     files: list[Path] = []
     threads = [threading.Thread(target=lambda: files.append(fetch(tmp_path))) for _ in range(2)]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + 60
+    while "waiting for it" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
     index.hold.set()
     for thread in threads:
         thread.join(60)
+    assert caplog.text.count("Another process downloads") == 1
     assert [file.read_bytes() for file in files] == [CONTENT, CONTENT]
     assert len(index.ranges()) == 1
 
