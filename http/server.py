@@ -16,6 +16,8 @@ from fastapi import FastAPI
 
 from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.listening import FIRED_UP, FLUSH_TIMEOUT, Stop, listen, log_address
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.security.callers import Callers
 from palladio.http.security.connection import Connection
 from palladio.http.security.connection_limits import ConnectionLimits
 from palladio.http.security.tls import make_tls_context
@@ -119,6 +121,18 @@ async def _serve_on(
             await serving
             storage.close()
             observer.close()
+
+
+def check_settings(config: HttpConfig) -> None:
+    """Looks at what a server needs before it serves, and leaves it.
+
+    Raises:
+        ConfigError: a certificate, keys or the chat template cannot be read, or the address cannot be used.
+    """
+    make_tls_context(config)
+    Callers.of(config)
+    ChatTemplate(config)
+    listen(config).close()
 
 
 def make_settings(

@@ -30,6 +30,11 @@ def _hiding() -> tuple[str, str] | None:
     folder = os.getcwd()
     for name in sys.stdlib_module_names & sys.modules.keys():
         file = vars(sys.modules[name]).get("__file__")
-        if file is not None and os.path.dirname(os.path.abspath(file)) == folder:
+        if file is None:
+            continue
+        place = os.path.dirname(os.path.abspath(file))
+        if os.path.basename(file) == "__init__.py":
+            place, file = os.path.dirname(place), os.path.dirname(file)
+        if place == folder:
             return name, file
     return None

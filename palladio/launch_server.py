@@ -23,7 +23,7 @@ from pathlib import Path
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
 from palladio.gpu_memory import gpu_memory
 from palladio.host_environment import find_hosts
-from palladio.http.server import serve
+from palladio.http.server import check_settings, serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError, PalladioError
@@ -63,9 +63,8 @@ def launch(
         The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
     """
     try:
-        args = read_command(argv, environment)
+        args = read_command(argv, environment, _check)
         config = args.engine_config()
-        glance_at(Path(config.source.model_path).expanduser(), config.source.json_model_override_args)
         if config.parallel.node_rank:
             if early is not None:
                 early.close()
@@ -82,11 +81,27 @@ def launch(
             early.close()
 
 
-def read_command(argv: Sequence[str], environment: Mapping[str, str]) -> ServerArgs:
+def _check(args: ServerArgs) -> None:
+    """What can be known before anything starts.
+
+    Raises:
+        ConfigError: see glance_at and check_settings.
+    """
+    glance_at(Path(args.source.model_path).expanduser(), args.source.json_model_override_args)
+    if not args.parallel.node_rank:  # other hosts serve no HTTP
+        check_settings(args.http)
+
+
+def read_command(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    check: Callable[[ServerArgs], None] | None = None,
+) -> ServerArgs:
     """What a command line asks for, with nothing left to chance; sets up the log and says what it understood.
 
     Args:
         argv: flags; without --model-path, they are of the embedded model.
+        check: is called before anything is printed.
 
     Raises:
         ConfigError: a flag is wrong, or names a directory that is not there.
@@ -97,6 +112,8 @@ def read_command(argv: Sequence[str], environment: Mapping[str, str]) -> ServerA
     for path, flag in ((args.source.model_path, "--model-path"), (args.source.tokenizer_path, "--tokenizer-path")):
         if path is not None and not Path(path).expanduser().is_file():  # readers of files say what is wrong with one
             local_path(path, flag)
+    if check is not None:
+        check(args)
     if not is_named:
         print(
             f"No --model-path given: serving the embedded default model ({default_model_path()}), which needs no "

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import http.client
+import logging
 import os
 import shutil
 import ssl
@@ -24,6 +25,8 @@ from palladio.runtime.interface.messages import LoadProgress
 from palladio.runtime.text.catalogue import CatalogueModel, ModelPackage
 from palladio.runtime.text.hub_download import Listing, RemoteFile, Told
 from palladio.runtime.text.package_index import find_file, index_addresses, reason
+
+logger = logging.getLogger(__name__)
 
 UNFINISHED = ".incomplete"  # as the hub's client calls them
 _BLOCK = 1 << 20  # bytes
@@ -83,11 +86,17 @@ class PackageDownload:
     def _alone(self, lock: Path) -> Iterator[None]:
         """Waits for another process that downloads the same."""
         with lock.open("w") as held:
+            has_warned = False
             while True:
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
+                    if not has_warned:
+                        has_warned = True
+                        logger.warning(
+                            "Another process downloads %s; this one waits for it (%s)", self.model.name, lock
+                        )
                     self._pause()
             yield
 

@@ -9,8 +9,7 @@ from palladio.model.gguf.gguf_file import is_gguf
 
 def glance_at(path: Path, overrides: str = "{}") -> None:
     """At a directory or a config.json, before a process takes seconds to start: which text model a model with images
-    has. The process checks all of it, and warns of what it says; where there is no config.json, whoever needs one says
-    so.
+    has. The process checks all of it, and warns of what it says; a GGUF file has no config.json.
 
     Args:
         overrides: as of --json-model-override-args.
@@ -18,7 +17,7 @@ def glance_at(path: Path, overrides: str = "{}") -> None:
     Raises:
         ConfigError: it is of a model that cannot be served.
     """
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or (path.is_dir() and not any(path.glob("*.gguf"))):
         read_model_dir(path, overrides_of(overrides))
     elif path.suffix == ".json" and path.is_file() and not is_gguf(path):
         read_config_file(path, overrides_of(overrides))

@@ -11,10 +11,13 @@ from tests.source_tree import ROOT
 
 
 @pytest.mark.parametrize("words", [["palladio.launch_server"], ["palladio", "serve"]])
-@pytest.mark.parametrize("name", ["http", "signal"])
+@pytest.mark.parametrize("name", ["http", "signal", "http/__init__"])
 def test_a_file_that_hides_a_module_is_one_line(name: str, words: list[str], tmp_path: Path) -> None:
     file = tmp_path / f"{name}.py"
+    file.parent.mkdir(exist_ok=True)
     file.write_text("")
+    if file.name == "__init__.py":
+        file, name = file.parent, file.parent.name
     done = subprocess.run(
         [sys.executable, "-m", *words, "--port", "0"],
         cwd=tmp_path,

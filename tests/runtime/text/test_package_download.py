@@ -1,8 +1,10 @@
 """Models of the catalogue: which source is asked, and downloads that break, differ, find no room or meet another."""
 
+import fcntl
 import re
 import shutil
 import threading
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,16 +126,32 @@ def test_a_folder_that_cannot_be_written_is_named(index: FakeIndex, tmp_path: Pa
 
 
 def test_two_at_once_download_once(index: FakeIndex, tmp_path: Path) -> None:
-    index.hold = threading.Event()
     files: list[Path] = []
     threads = [threading.Thread(target=lambda: files.append(fetch(tmp_path))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    index.hold.set()
     for thread in threads:
         thread.join(60)
     assert [file.read_bytes() for file in files] == [CONTENT, CONTENT]
     assert len(index.ranges()) == 1
+
+
+def test_who_waits_for_another_download_says_so(
+    index: FakeIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = MODEL.file_in(tmp_path)
+    file.parent.mkdir(parents=True)
+    thread = threading.Thread(target=fetch, args=(tmp_path,))
+    with file.with_name(".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while "waiting for it" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not file.exists()
+    thread.join(60)
+    assert file.read_bytes() == CONTENT
+    assert caplog.text.count("Another process downloads") == 1
 
 
 def test_a_download_that_was_stopped_leaves_nothing_under_its_name(index: FakeIndex, tmp_path: Path) -> None:
