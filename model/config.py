@@ -238,8 +238,7 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
         found = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(token, int) and not isinstance(token, bool) and token <= MAX_INT for token in found):
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
-        if len(found) > MAX_EOS or len({*ids, *found}) > MAX_EOS:
-            count = len({*ids, *found})
+        if (count := len({*ids, *found})) > MAX_EOS:
             raise ConfigError(f"eos_token_id must list at most {MAX_EOS} token ids, found {count} in all files")
         ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:

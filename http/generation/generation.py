@@ -31,7 +31,7 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
 _AT_A_TIME = 32  # samples that go to the engine in one go
-_PATTERN_COST = 64  # characters of text that one of a pattern costs as much as
+_PATTERN_COST = 64  # reading a character of a pattern takes as long as tokenizing so many of a text
 
 
 class OutputStream:
@@ -91,8 +91,8 @@ class OutputStream:
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
         check_samples(self._requests)
-        patterns = stop_patterns(self._requests)
-        await run_encoding(lambda: [*map(read_pattern, patterns)], _PATTERN_COST * sum(map(len, patterns)))
+        if patterns := stop_patterns(self._requests):
+            await run_encoding(lambda: [*map(read_pattern, patterns)], _PATTERN_COST * sum(map(len, patterns)))
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._context.running.track(self._name, self._requests))
             self._begin_record(stack)

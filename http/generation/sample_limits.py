@@ -8,13 +8,13 @@ from palladio.runtime.interface.token_rules import MAX_STOP_CHARACTERS, STOP_REG
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024
 MAX_IDS = 1 << 25  # of prompts and of allowed_token_ids
-MAX_PATTERNS = 16  # different ones
+MAX_PATTERNS = 16  # different ones, of all prompts
 
 
 def check_samples(requests: Sequence[GenerationRequest]) -> None:
     """
     Raises:
-        InvalidRequestError: prompts, allowed ids, grammars, stop strings or patterns are too large in sum.
+        InvalidRequestError: prompts, allowed ids, grammars or stop strings are too large in sum.
     """
     _check_grammars(requests)
     _check_ids(requests)
@@ -22,8 +22,16 @@ def check_samples(requests: Sequence[GenerationRequest]) -> None:
 
 
 def stop_patterns(requests: Sequence[GenerationRequest]) -> set[str]:
-    """The different patterns of `stop_regex`."""
-    return {pattern for request in requests for pattern in request.params.stop_regex}
+    """The different patterns of `stop_regex`.
+
+    Raises:
+        InvalidRequestError: there are more than MAX_PATTERNS.
+    """
+    patterns = {pattern for request in requests for pattern in request.params.stop_regex}
+    if len(patterns) > MAX_PATTERNS:
+        message = "{param} takes at most {most} different patterns of all prompts together, got {count}"
+        raise InvalidRequestError.of(message, param=STOP_REGEX, most=MAX_PATTERNS, count=len(patterns))
+    return patterns
 
 
 def _check_grammars(requests: Sequence[GenerationRequest]) -> None:
@@ -56,11 +64,8 @@ def _num_ids(request: GenerationRequest) -> int:
 
 
 def _check_stops(requests: Sequence[GenerationRequest]) -> None:
-    """Prompts may each have their own: what searches for them is made before the first token."""
+    """Prompts may each have their own, and each automaton is made before the first token."""
     stops = {request.params.stop for request in requests}
     if (size := sum(len(string) for strings in stops for string in strings)) > MAX_STOP_CHARACTERS:
         message = "{param} takes strings of at most {most} characters together, got {size} of all prompts"
         raise InvalidRequestError.of(message, param="stop", most=MAX_STOP_CHARACTERS, size=size)
-    if (count := len(stop_patterns(requests))) > MAX_PATTERNS:
-        message = "{param} takes at most {most} different patterns of all prompts together, got {count}"
-        raise InvalidRequestError.of(message, param=STOP_REGEX, most=MAX_PATTERNS, count=count)

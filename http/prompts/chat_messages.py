@@ -102,7 +102,7 @@ class MessageForms:
         kinds: dict[int, Kind] = {}
         for position, message in enumerate(messages):
             content, role = message.get("content"), message["role"]
-            if content:
+            if content or (message.get("tool_calls") and role != "assistant"):
                 is_later = position > 0 and role in ("system", "developer")
                 forms = isinstance(content, list), bool(message.get("tool_calls")), has_tools
                 kinds[position] = Kind(template, role, is_later, *forms)
@@ -117,7 +117,7 @@ class MessageForms:
         if not any(known.values()):
             return messages
         return [
-            in_other_form(message) if position in kinds and known.get(kinds[position]) else message
+            in_other_form(message) if message.get("content") and known.get(kinds[position]) else message
             for position, message in enumerate(messages)
         ]
 

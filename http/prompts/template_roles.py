@@ -97,7 +97,7 @@ def _mark(position: int) -> str:
 
 def _marked(message: Mapping[str, Any], position: int) -> dict[str, Any]:
     mark = _mark(position)
-    return {**message, "content": _parts(mark) if isinstance(message["content"], list) else mark}
+    return {**message, "content": _parts(mark) if isinstance(message.get("content"), list) else mark}
 
 
 def _parts(text: str) -> list[dict[str, Any]]:

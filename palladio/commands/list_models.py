@@ -79,7 +79,8 @@ def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         print(f"{'':<{width}}  {model.path}")
     left = {pattern: sum(file.stat().st_size for file in cache.glob(pattern)) for pattern in _UNFINISHED}
     where = f"in {cache}" if cache.is_dir() else f"in {cache}, which does not exist"
-    print(f"{len(here) - 1} in the hub cache ({where}), {size(sum(model.size for model in here))} in all")
+    sizes = {model.path: model.size for model in here}  # a short name may be that of a snapshot
+    print(f"{len(sizes) - 1} in the hub cache ({where}), {size(sum(sizes.values()))} in all")
     for model in models:
         if not model.path:
             print(f"{model.name} ({model.revision}) is {model.problem}")
@@ -95,9 +96,8 @@ def _named(cache: Path) -> Iterator[Found]:
         file, known = model.file_in(cache), f"{model.title}, {model.licence}"
         if model.is_in(cache):
             yield Found(model.name, known, file.stat().st_size, str(file), file.stat().st_mtime, None)
-        elif snapshots := _snapshots(Repository(model.repository, None, str(cache), ()).folder):
-            found = _model(model.name, known, max(snapshots, key=lambda folder: folder.stat().st_mtime))
-            yield dataclasses.replace(found, size=0)  # its line among those of the cache has them
+        elif (snapshot := _main(Repository(model.repository, None, str(cache), ()).folder)) is not None:
+            yield _model(model.name, known, snapshot)
         else:
             yield Found(model.name, known, 0, "", 0.0, f"not downloaded: palladio pull {model.name}")
 
@@ -105,6 +105,12 @@ def _named(cache: Path) -> Iterator[Found]:
 def _snapshots(folder: Path) -> list[Path]:
     """Args: folder: of a repository in the hub cache; it need not be there."""
     return [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
+
+
+def _main(folder: Path) -> Path | None:
+    """The snapshot of a repository's main branch; None: it is not here."""
+    refs = dict(_refs(folder / "refs"))
+    return next((snapshot for snapshot in _snapshots(folder) if refs.get(snapshot.name) == "main"), None)
 
 
 def scan(cache: Path) -> Iterator[Found]:

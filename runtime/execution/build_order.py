@@ -17,6 +17,7 @@ _IDLE_SECONDS: Final = 0.5  # without a step
 _URGENT_SHARE: Final = 0.25  # of the steps since the last program
 _ENOUGH_STEPS: Final = 8  # to know that share
 
+_Alike = tuple[str, SampleTier | None]  # kind and tier of programs that take about as long to compile
 _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, sampled rows and tier
 
 
@@ -43,7 +44,7 @@ class BuildOrder:
         self._left: dict[ProgramKey, None] = {key: None for key in usual if key in left} | left
         self._clock = clock
         self._asked: collections.Counter[ProgramKey] = collections.Counter()
-        self._took: dict[str, list[float]] = {}  # seconds of the programs of a kind
+        self._took: dict[_Alike, list[float]] = {}  # seconds
         self._num_steps = 0  # since the last program was taken, as `_asked`
         self._satisfied: set[_Asked] = set()
         self._last_step = -_IDLE_SECONDS
@@ -78,7 +79,7 @@ class BuildOrder:
             del self._left[key]
             yield key
             now = self._clock()
-            self._took.setdefault(key.kind, []).append(now - before)
+            self._took.setdefault((key.kind, key.tier), []).append(now - before)
             pause_end = now + self._pause(start + MAX_SECONDS - now)
 
     def _take(self) -> ProgramKey:
@@ -107,10 +108,15 @@ class BuildOrder:
         return expected[0] * (1 / share - 1)
 
     def _expected(self) -> list[float]:
-        """Seconds for each that is not built, as programs of their kind took; where there was none, as all took."""
+        """Seconds for each that is not built, as programs of their kind and tier took. Where there was none, as the
+        quickest of their kind took: the samplers of the full tier come early and take longest. Else, as all took."""
         times = [seconds for group in self._took.values() for seconds in group]
-        usual = {kind: sum(group) / len(group) for kind, group in self._took.items()}
-        return [usual.get(key.kind, sum(times) / len(times)) for key in self._left]
+        usual = {alike: sum(group) / len(group) for alike, group in self._took.items()}
+        least: dict[str, float] = {}
+        for (kind, _), seconds in usual.items():
+            least[kind] = min(seconds, least.get(kind, seconds))
+        average = sum(times) / len(times)
+        return [usual.get((key.kind, key.tier), least.get(key.kind, average)) for key in self._left]
 
     def _is_busy(self) -> bool:
         return self._clock() - self._last_step < _IDLE_SECONDS

@@ -12,7 +12,7 @@ import pytest
 
 from palladio.http.anthropic import routes_messages
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples
+from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
@@ -313,9 +313,9 @@ def test_stop_strings_of_all_prompts_together() -> None:
 def test_patterns_of_all_prompts_together() -> None:
     patterns = [f"a{number}" for number in range(MAX_PATTERNS + 1)]
     requests = [GenerationRequest("a", [1], SamplingParams(stop_regex=(pattern,))) for pattern in patterns]
-    check_samples([*requests[1:], *requests[1:]])
+    assert len(stop_patterns([*requests[1:], *requests[1:]])) == MAX_PATTERNS
     with pytest.raises(InvalidRequestError, match="stop_regex takes at most 16 different patterns of all prompts"):
-        check_samples(requests)
+        stop_patterns(requests)
 
 
 def test_patterns_are_read_beside_the_event_loop(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

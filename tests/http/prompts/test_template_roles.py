@@ -73,9 +73,10 @@ def test_what_the_template_drops_rightly_is_no_error(chat: Any, tokenizer: Token
     assert chat(merged).render(tokenizer, [SYSTEM, USER]) == "ruleshi"
 
 
-def test_calls_of_an_unknown_role_are_not_lost(chat: Any, tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("content", ["Let me look.", ""])
+def test_calls_of_an_unknown_role_are_not_lost(chat: Any, tokenizer: Tokenizer, content: str) -> None:
     call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    message = {"role": "model", "content": "Let me look.", "tool_calls": [call]}
+    message = {"role": "model", "content": content, "tool_calls": [call]}
     with pytest.raises(InvalidRequestError, match="role 'model'") as error:
         chat(KNOWN).render(tokenizer, [USER, message, USER])
     assert error.value.param == "messages.1.role"

@@ -171,6 +171,8 @@ def test_arguments_come_as_they_are_written(name: str, sample: Sample) -> None:
          [("get_weather", '{"city": "Par"}')]),
         ("deepseekv32", '<｜DSML｜invoke name="now"><｜DSML｜parameter name="a" string="false">[1]</｜DSML｜parameter>'
          "</｜DSML｜invoke>", "", [("now", '{"a": [1]}')]),
+        ("deepseekv32", '<｜DSML｜invoke name="get_weather"><｜DSML｜parameter name="days" string="false">0x10'
+         "</｜DSML｜parameter></｜DSML｜invoke>", "", [("get_weather", '{"days": 16}')]),
         ("json", '{"name": "now", "arguments": {}}', "", [("now", "{}")]),
     ],
 )  # fmt: skip

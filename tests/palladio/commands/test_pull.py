@@ -100,10 +100,16 @@ def test_list_shows_a_short_name_whose_repository_is_there_in_part(
     folder.mkdir()
     assert main(["list", "--download-dir", str(tmp_path)]) == 0
     assert "tiny (Tiny, Apache-2.0) is not downloaded: palladio pull tiny" in capsys.readouterr().out
-    (folder / "snapshots" / "abc").mkdir(parents=True)
-    assert main(["list", "--json", "--download-dir", str(tmp_path)]) == 0
-    (found,) = (model for model in json.loads(capsys.readouterr().out) if model["name"] == "tiny")
-    assert found["path"] == str(folder / "snapshots" / "abc")
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    (snapshot / "config.json").write_bytes(b"{}" * 50)
+    assert main(["list", "--download-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count(str(snapshot)) == 2, "by its short name, and as it is in the cache"
+    assert shown.count(" 100 B ") == 2
+    assert "1 in the hub cache" in shown
 
 
 def test_list_shows_a_model_of_the_catalogue(

@@ -139,6 +139,25 @@ def test_what_would_be_late_has_a_larger_share(machine):
     assert built_in(late + 30, moments[-1]) / (moments[-1] - late - 30) == pytest.approx(LATE_SHARE, abs=0.1)
 
 
+def test_samplers_that_compile_quickly_are_not_expected_to_take_as_long_as_the_first_ones(machine):
+    """Seconds as of Gemma 3 270M on two cores."""
+
+    def size(key: ProgramKey) -> float:
+        seconds = {"forward": 3.5, "decode": 2.0, "score": 0.7, "sample": 3.5 if key.tier == "full" else 0.5}
+        return seconds.get(key.kind, 0.5)
+
+    built, start = [], machine.clock.now
+    while (key := next(machine.keys, "over")) != "over":
+        if key is not None:
+            built.append((machine.clock.now - start, size(key)))
+        machine.clock.now += 0.1 if key is None else size(key)
+        machine.note("decode", 1)
+    late = MAX_SECONDS - sum(map(size, machine.rest)) / LATE_SHARE
+    assert late > 100
+    assert sum(seconds for moment, seconds in built if 30 <= moment < late) / (late - 30) < 2 * LEAST_SHARE
+    assert machine.clock.now - start < MAX_SECONDS + 15
+
+
 def test_the_rest_comes_at_once_when_requests_have_ended(machine):
     machine.run("decode", 1, 12)
     machine.clock.now += 1
