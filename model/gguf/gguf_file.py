@@ -36,7 +36,7 @@ BLOCKS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 )
 """Types whose numbers lie in blocks along a row: numbers and bytes of a block."""
 
-_TYPES: Final = {
+TYPE_NAMES: Final = {
     **dict(
         enumerate(
             [
@@ -60,11 +60,8 @@ _TYPES: Final = {
         )
     ),
     **dict(enumerate(["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"], 16)),
-    **dict(enumerate(["I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16"], 24)),
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
-    40: "NVFP4",
+    **dict(enumerate(["I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16", "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8"], 24)),
+    **dict(enumerate(["TQ1_0", "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4", "NVFP4", "Q1_0"], 34)),
 }
 _NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _FLOAT32, _TEXT, _ARRAY = 6, 8, 9
@@ -180,7 +177,7 @@ class _Header:
         return name, self._number("I"), sizes[::-1], self._number("Q")
 
     def _tensor(self, name: str, kind: int, shape: tuple[int, ...], start: int) -> GgufTensor:
-        dtype = _TYPES.get(kind, f"type {kind}")
+        dtype = TYPE_NAMES.get(kind, f"type {kind}")
         if 0 in shape:
             raise CheckpointError(
                 f"{self._path} is corrupt: tensor {name} has shape {shape}, and so no numbers. Download it again"

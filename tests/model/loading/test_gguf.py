@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from gguf import GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader
 
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.errors import ConfigError
 from palladio.model.formats.gguf_blocks import BLOCK_TYPES
 from palladio.model.functional import flatten_model, num_bytes
-from palladio.model.gguf.gguf_file import BLOCKS
+from palladio.model.gguf.gguf_file import BLOCKS, TYPE_NAMES
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.load_model import weight_bytes
@@ -216,6 +216,14 @@ def test_the_config_is_in_the_metadata(tmp_path: Path) -> None:
     assert (config.eos_token_ids, config.bos_token_id, config.dtype) == ((2, 5), 1, "bfloat16")
     overridden = ModelConfig.from_hf(*read_model_dir(file, {"max_position_embeddings": 64}))
     assert overridden.max_position_embeddings == 64
+
+
+def test_types_have_their_names() -> None:
+    """Those that the format has dropped, too (31 to 33, 36 to 38): files of theirs are still offered."""
+    of_package = {kind.value: kind.name for kind in GGMLQuantizationType}
+    assert TYPE_NAMES == TYPE_NAMES | {kind: name for kind, name in of_package.items() if kind in TYPE_NAMES}
+    assert (TYPE_NAMES[31], TYPE_NAMES[36]) == ("Q4_0_4_4", "IQ4_NL_4_4")
+    assert sorted(TYPE_NAMES) == list(range(len(TYPE_NAMES)))
 
 
 @pytest.mark.parametrize(

@@ -106,3 +106,24 @@ def test_channels_elsewhere_are_never_widened_and_experts_where_no_kernel_takes_
     _, model = load(path)
     (line,) = widenings(model, jnp.bfloat16)
     assert line.startswith("12 matrices (fp4 W4A16, a scale per 32 inputs) are widened in each product")
+
+
+_DEVICES = {
+    "TPU v4": [("tpu", "v4")],
+    "TPU v5e, v5p, v6e": [("tpu", "v5e"), ("tpu", "v5p"), ("tpu", "v6e")],
+    "TPU 7x": [("tpu", "7x")],
+    "NVIDIA T4, A100 (Turing, Ampere)": [("gpu", "7.5"), ("gpu", "8.0")],
+    "NVIDIA L4, L40S, H100, H200, B200 (Ada, Hopper, Blackwell)": [("gpu", "8.9"), ("gpu", "9.0"), ("gpu", "10.0")],
+    "CPU": [("cpu", "avx2")],
+}
+
+
+def test_the_table_of_devices_that_multiply_8_bits() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text(encoding="utf-8")
+    table = page.split("| device | `w8a8_int8` | `w8a8_fp8` |\n|---|---|---|\n")[1].split("\n\n")[0]
+    rows = {row[0]: row[1:] for row in (line.strip("| ").split(" | ") for line in table.splitlines())}
+    assert rows.keys() == _DEVICES.keys()
+    for device, targets in _DEVICES.items():
+        for platform, kind in targets:
+            does = [Target(platform, kind).multiplies(storage) for storage in ("int8", "float8_e4m3fn")]
+            assert rows[device] == ["W8A8" if one else "W8A16" for one in does], kind
