@@ -8,7 +8,6 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from palladio import __version__
 from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
@@ -57,6 +56,7 @@ from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.version import __version__
 
 SHOWN_BATCHES = 20  # of the dashboard
 HEAD_PATHS = OPEN_PATHS | {"/v1/models", "/", "/api/tags", "/api/version"}  # what load balancers and launch scripts ask

@@ -11,6 +11,8 @@ Names are imported when they are first used, so `import palladio` is instant and
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from palladio.version import __version__
+
 if TYPE_CHECKING:
     from palladio.runtime.front.offline_engine import Engine
     from palladio.runtime.interface.config import EngineConfig
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     )
     from palladio.runtime.interface.generation_request import SamplingParams
     from palladio.runtime.interface.outputs import RequestOutput
-
-__version__: Final = "0.1.0"
 
 __all__ = [
     "CheckpointError",

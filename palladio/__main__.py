@@ -13,7 +13,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from palladio import __version__
 from palladio.commands.table import COMMANDS, OTHERS, render_help
 from palladio.early_signals import (
     BROKEN_PIPE,
@@ -24,6 +23,7 @@ from palladio.early_signals import (
     raise_on_terminate,
 )
 from palladio.early_start import begin_to_serve
+from palladio.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from palladio import __version__
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
@@ -30,6 +29,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.version import __version__
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id

@@ -10,7 +10,6 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from palladio import __version__
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream
 from palladio.http.generation.whole import collect
@@ -24,6 +23,7 @@ from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.stats_report import describe_stats
+from palladio.version import __version__
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value
 FLUSH_POLL = 0.05

@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Response
 
-from palladio import __version__
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Call, Endpoint
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.version import __version__
 
 
 def llama_cpp_router(context: Context) -> APIRouter:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from palladio import __version__
 from palladio.http.generation.context import Context
 from palladio.http.observability.engine_stats import EngineStatsReader
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages import EngineStats, RankStats
+from palladio.version import __version__
 
 _SECTIONS = frozenset(("core", "memory", "spec", "lora", "disagg", "queues", "all"))  # SGLang's
 _GB = 1 << 30

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from palladio import __version__
 from palladio.model.config import DTYPES, DType, ModelConfig
 from palladio.model.config_keys import shown
 from palladio.model.errors import CheckpointError
@@ -39,6 +38,7 @@ from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import ScaleForm
+from palladio.version import __version__
 
 MANIFEST = "palladio_checkpoint.json"
 FORMAT = 5

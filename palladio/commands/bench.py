@@ -15,7 +15,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from palladio import __version__
 from palladio.commands.parsing import check_output, json_value, make_parser
 from palladio.http_client import HttpClient
 from palladio.launch_server import report_error
@@ -25,6 +24,7 @@ from palladio.load.runner import Pace, run_asks
 from palladio.load.sweep import Slo, broken, sweep
 from palladio.load.workloads import KINDS, Mix, make_asks
 from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.version import __version__
 
 _HEAD = (
     f"{'load':>16} {'reqs':>5} {'req/s':>7} {'tokens/s':>9} {'ttft p50':>9} {'ttft p99':>9} {'tpot p50':>9} "

@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 
-from palladio import __version__
 from palladio.launch_server import run_worker
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.narrow_matmul.config import TUNED, table_path
@@ -28,6 +27,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.version import __version__
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from palladio import __version__
+from palladio.version import __version__
 
 DISTRIBUTION: Final = "palladio-serve"  # what pip calls this project
 IMPORT_NAME: Final = "palladio"  # what pip called it before, and what another project is called

@@ -5,10 +5,10 @@ import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 
-from palladio import __version__
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_bytes
 from palladio.model.loading.checkpoint import has_weights, weight_files
 from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.version import __version__
 
 # What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
 _OWN = frozenset(

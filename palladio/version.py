@@ -1,0 +1,5 @@
+"""The version, below everything: any folder may import this file, and it imports nothing of ours."""
+
+from typing import Final
+
+__version__: Final = "0.1.0"
