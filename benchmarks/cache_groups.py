@@ -22,9 +22,9 @@ import numpy as np
 from palladio.model import kv_cache
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.step_tokens import by_request
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.window_pages import PageGroups, WindowGroup
 
 PAGE: Final = 16

@@ -38,7 +38,7 @@ from palladio.http.observability.sampler import Sampler
 from palladio.http.observability.series import describe_history
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.process.transport import ThreadTransport
 
 FIELDS = ("rate", "front", "engine")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from palladio import __main__ as command_line
 from palladio import launch_server
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import TokenEngine
 

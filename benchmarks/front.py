@@ -30,9 +30,8 @@ from palladio.default_model import default_model_path
 from palladio.http.server import serve_async
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     EngineReady,
     FromEngine,
@@ -40,8 +39,9 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.step_tokens import PlainTokens
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.transport import Receive
 from palladio.utils import wait_for_server

@@ -144,7 +144,7 @@ def host(tiny: bool, folder: Path) -> Figures:
     from host_overhead import measure
 
     from palladio.runtime.core.engine_core import EngineCore
-    from palladio.runtime.interface.config import EngineConfig
+    from palladio.runtime.interface.config.config import EngineConfig
 
     start = time.perf_counter()
     core = EngineCore.create(EngineConfig.from_flags(engine_flags(tiny, folder)), lambda progress: None)

@@ -25,7 +25,7 @@ from palladio.runtime.grammar.judge import GrammarJudge, TooExpensiveError
 from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 
 EOS = 2
 ATOMS = ("a", "b", ".", "[a-z]", "[^ab]", r"\w", r"\d", r"\p{L}", r"\p{Lu}\p{Ll}", "(a|b)", "(ab|ba)", "x?")

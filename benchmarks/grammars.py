@@ -32,11 +32,11 @@ from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.step_tokens import by_request
+from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.grammar_spec import Grammar
 
 EOS = 2
 PERSON = {

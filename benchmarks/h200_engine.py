@@ -29,9 +29,9 @@ from report import write
 
 from palladio import Engine
 from palladio.model.config import ModelConfig
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import HistogramData
-from palladio.runtime.interface.stats_report import upper_bound
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import HistogramData
+from palladio.runtime.interface.messages.stats_report import upper_bound
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import SLICES
 

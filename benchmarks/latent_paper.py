@@ -36,8 +36,8 @@ from flax import nnx
 from mixture_paper import Row, compiled, deployment, sharing
 
 from palladio.model.functional import unflatten_model
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice
 

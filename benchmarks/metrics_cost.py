@@ -34,8 +34,8 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.core.step_logger import StepTracer
 from palladio.runtime.front import samples
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.outputs import RequestTrace, WaitTimes
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.outputs.outputs import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.scheduling.batch_share import QueueTime
 from palladio.runtime.scheduling.request import Request

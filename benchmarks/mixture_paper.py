@@ -36,8 +36,8 @@ from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.interface.config import EngineConfig, ModelSource, SchedulerConfig
-from palladio.runtime.interface.parallel_config import ParallelConfig
+from palladio.runtime.interface.config.config import EngineConfig, ModelSource, SchedulerConfig
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import find_slice

@@ -33,8 +33,8 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.kv_cache import PAGE_SIZES
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.startup import build_scheduler
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler

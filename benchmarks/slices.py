@@ -26,9 +26,9 @@ from checkpoints import HALF_BILLION, LLAMA_8B
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
-from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.planning.compile_only import compile_deployment, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import Slice, find_slice

@@ -28,7 +28,7 @@ from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice

@@ -15,7 +15,7 @@ from palladio.version import __version__
 
 if TYPE_CHECKING:
     from palladio.runtime.front.offline_engine import Engine
-    from palladio.runtime.interface.config import EngineConfig
+    from palladio.runtime.interface.config.config import EngineConfig
     from palladio.runtime.interface.errors import (
         CheckpointError,
         ConfigError,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         PalladioError,
         RequestAbortedError,
     )
-    from palladio.runtime.interface.generation_request import SamplingParams
-    from palladio.runtime.interface.outputs import RequestOutput
+    from palladio.runtime.interface.outputs.outputs import RequestOutput
+    from palladio.runtime.interface.request.generation_request import SamplingParams
 
 __all__ = [
     "CheckpointError",
@@ -56,9 +56,9 @@ __all__ = [
 
 _MODULES: Final = {  # of the names that are no errors
     "Engine": "palladio.runtime.front.offline_engine",
-    "EngineConfig": "palladio.runtime.interface.config",
-    "RequestOutput": "palladio.runtime.interface.outputs",
-    "SamplingParams": "palladio.runtime.interface.generation_request",
+    "EngineConfig": "palladio.runtime.interface.config.config",
+    "RequestOutput": "palladio.runtime.interface.outputs.outputs",
+    "SamplingParams": "palladio.runtime.interface.request.generation_request",
 }
 
 

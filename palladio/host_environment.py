@@ -6,8 +6,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 
 DEFAULT_PORT = 8478
 _METADATA_HOST = "metadata.google.internal"

@@ -26,8 +26,8 @@ from palladio.host_environment import find_hosts
 from palladio.http.server import check_settings, serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config.user_dirs import user_data_dir
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging

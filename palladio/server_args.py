@@ -17,7 +17,7 @@ import tyro
 from palladio.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.config import (
+from palladio.runtime.interface.config.config import (
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
@@ -25,13 +25,13 @@ from palladio.runtime.interface.config import (
     SchedulerConfig,
     SurvivalConfig,
 )
+from palladio.runtime.interface.config.field_checks import check_choice
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
+from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.field_checks import check_choice
-from palladio.runtime.interface.foreign_flags import ForeignFlags, load_foreign_flags
-from palladio.runtime.interface.grammar_config import GrammarConfig
-from palladio.runtime.interface.parallel_config import ParallelConfig
-from palladio.runtime.interface.sglang_flags import load_sglang_flags
-from palladio.runtime.interface.speculative_config import SpeculativeConfig
+from palladio.runtime.interface.flags.foreign_flags import ForeignFlags, load_foreign_flags
+from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 
 _DESCRIPTION = """Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: docs/flags.md.
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import msgspec
 
 from palladio.child import python_path
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.telemetry.logs import LogFormat
 
 

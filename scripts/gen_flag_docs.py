@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import docstring_parser
 
-from palladio.runtime.interface.foreign_flags import ForeignFlag, load_foreign_flags
-from palladio.runtime.interface.sglang_flags import SglangFlag, load_sglang_flags
+from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, load_foreign_flags
+from palladio.runtime.interface.flags.sglang_flags import SglangFlag, load_sglang_flags
 from palladio.server_args import ServerArgs, own_flags
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"

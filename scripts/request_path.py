@@ -21,7 +21,7 @@ from palladio.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.process.transport import ThreadTransport
 
 ROOT = Path(__file__).resolve().parent.parent

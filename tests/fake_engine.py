@@ -10,8 +10,7 @@ from typing import Any
 from palladio.runtime.front.engine_protocol import EngineState, Sink
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.samples import LengthLimit
-from palladio.runtime.interface.config import EngineConfig, ModelSource
-from palladio.runtime.interface.draft_counts import DraftCounts
+from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -20,9 +19,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.input_embeds import EmbedsSpec
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     BucketSteps,
     ControlReply,
     EngineReady,
@@ -35,7 +32,10 @@ from palladio.runtime.interface.messages import (
     ToEngine,
     WeightsSize,
 )
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.messages.page_map import PageMap
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.outputs import (
     DecodeSteps,
     FinishReason,
     PrefillChunk,
@@ -45,11 +45,11 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     WaitTimes,
 )
-from palladio.runtime.interface.page_map import PageMap
-from palladio.runtime.interface.pooling import EmbeddingSpec
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.interface.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -1,6 +1,6 @@
 """The timeline of FakeEngine's requests."""
 
-from palladio.runtime.interface.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
 
 CACHED, PROMPT = 3, 5  # tokens
 BEGINNING = (

@@ -125,7 +125,7 @@ def fields_of_other_routes() -> None:
 
 
 def event_publisher() -> None:
-    from palladio.runtime.interface.kv_events_config import KVEventsSettings
+    from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
     from palladio.runtime.process.event_publisher import EventPublisher
 
     for _ in range(2):  # the second one finds what the first one has left

@@ -18,7 +18,7 @@ FOLDERS = (
     *("runtime/interface", "runtime/front", "runtime/grammar", "runtime/text", "runtime/scheduling", "runtime/process"),
     *("http/chat", "http/prompts", "http/generation", "http/tool_calls"),
 )
-FILES = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))] + [ROOT / "http/wire/body.py"]
+FILES = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))] + [ROOT / "http/wire/body.py"]
 ERRORS = {"InvalidRequestError", "ContextLengthError", "RenderLimitError"}
 COMPUTED = {  # templates that are no constants
     "runtime/grammar/limits.py": "its callers give constants",

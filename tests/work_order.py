@@ -36,7 +36,7 @@ TOGETHER = {
                 *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/test_observers.py"),
                 *("core/test_compile_modes.py", "core/test_timeline_recorder.py"),
                 *("execution/test_device_state.py", "execution/test_out_of_memory.py", "grammar/test_compiler.py"),
-                *("core/test_kv_events.py", "interface/test_request_trace.py"),
+                *("core/test_kv_events.py", "interface/outputs/test_request_trace.py"),
                 *("scheduling/test_grammar_queue.py", "scheduling/test_preemption.py", "telemetry/test_profiler.py"),
             ),
         ),

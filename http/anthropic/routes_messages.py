@@ -17,7 +17,7 @@ from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import RequestNames
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 
 def messages_router(context: Context) -> APIRouter:

@@ -13,8 +13,8 @@ from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
 from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece
 from palladio.http.tool_calls.base import ToolCallParser, ToolDelta, ToolPiece
-from palladio.runtime.interface.generation_request import SamplingParams
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 
 

@@ -17,7 +17,7 @@ from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.errors import PalladioError
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from typing import Any
 
 from palladio.http.observability.request_record import RequestRecord, SampleRecord
 from palladio.http.observability.timeline_fields import timeline_fields
-from palladio.runtime.interface.messages import LiveRequest, QueueState
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
+from palladio.runtime.interface.outputs.outputs import (
     DecodeSteps,
     RequestOutput,
     RequestTimes,
@@ -14,7 +14,7 @@ from palladio.runtime.interface.outputs import (
     RequestTrace,
     WaitTimes,
 )
-from palladio.runtime.interface.timeline import Timeline
+from palladio.runtime.interface.outputs.timeline import Timeline
 
 Story = RequestOutput | LiveRequest  # of a sample that has ended, or of one that has not
 

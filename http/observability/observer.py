@@ -14,7 +14,7 @@ from palladio.http.observability.spans import Spans
 from palladio.http.observability.timeline_fields import TimelineBudget
 from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import fields
 from palladio.runtime.text.tokenizer import Tokenizer
 

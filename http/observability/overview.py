@@ -9,7 +9,7 @@ from palladio.http.observability.sampler import MapsAt
 from palladio.http.observability.series import describe_latencies
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages import EngineReady, EngineStats, RankStats
+from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, RankStats
 
 MOST_PROGRAMS = 8  # that took longest
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from palladio.http.observability.profile_folder import ProfileFolder
 from palladio.http.wire.protocol import WireModel
-from palladio.runtime.interface.profile_options import MAX_STEPS, ProfileOptions
+from palladio.runtime.interface.messages.profile_options import MAX_STEPS, ProfileOptions
 
 
 class StartProfileRequest(WireModel):

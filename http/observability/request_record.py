@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.outputs.outputs import (
     FinishReason,
     RequestOutput,
     RequestTimes,
     RequestTimings,
     RequestTrace,
 )
-from palladio.runtime.interface.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import Histogram
 
 # Upper bounds, seconds. They reach from a single short answer to a long one behind a long queue.

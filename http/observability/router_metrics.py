@@ -4,7 +4,7 @@ data-parallel ranks together: schedulers take one sample a server."""
 import time
 
 from palladio.http.observability.metric import Metric, Samples, one
-from palladio.runtime.interface.messages import EngineReady, EngineStats
+from palladio.runtime.interface.messages.messages import EngineReady, EngineStats
 
 
 def _pages(size_label: str, count_label: str) -> Metric[EngineReady]:

@@ -12,8 +12,8 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.series import make_history, take_row
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages import EngineStats
-from palladio.runtime.interface.page_map import PageMap
+from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.page_map import PageMap
 
 INTERVAL = 1.0  # seconds between two rows
 MAP_INTERVAL = 2.0  # seconds between two maps, at least

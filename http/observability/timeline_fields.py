@@ -5,7 +5,7 @@ import weakref
 from typing import Any, Final
 
 from palladio.http.observability.request_record import RequestRecord
-from palladio.runtime.interface.timeline import MAX_BYTES, MAX_RECORDS, Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.timeline import MAX_BYTES, MAX_RECORDS, Timeline, TimelineRecord
 
 MAX_KEPT_BYTES: Final = 32 << 20  # of requests that have ended
 MAX_SHOWN: Final = 2 * MAX_RECORDS  # records of one answer: it is written in one go, in which nothing else runs

@@ -14,9 +14,9 @@ from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_gra
 from palladio.http.tool_calls.lark import Notation
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.http.wire.typed_json import typed, without_nulls
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_config import GrammarConfig
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 from palladio.runtime.text.tokenizer import Tokenizer
 

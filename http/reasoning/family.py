@@ -5,7 +5,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking
 from palladio.runtime.text.detokenizer import Marks
 from palladio.runtime.text.tokenizer import Tokenizer
 

@@ -5,7 +5,7 @@ import re
 from typing import Literal
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily, ReasoningParser
-from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking
 from palladio.runtime.text.detokenizer import Marks
 from palladio.runtime.text.tokenizer import Tokenizer
 

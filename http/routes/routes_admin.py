@@ -19,10 +19,10 @@ from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.interface.messages.stats_report import describe_stats
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.version import __version__
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value

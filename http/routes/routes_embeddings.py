@@ -16,10 +16,16 @@ from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.sglang_api import encode_results, expand_requests
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, Vectors, check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.embeddings import (
+    EMBEDDING_PARAMS,
+    Vectors,
+    check_dimensions,
+    embedded,
+    read_vectors,
+)
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 MAX_INPUTS = 2048  # OpenAI's
 

@@ -18,7 +18,7 @@ from palladio.http.wire.protocol_chat import RenderChatRequest
 from palladio.http.wire.protocol_completions import RenderCompletionRequest
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 _Body = RenderChatRequest | RenderCompletionRequest
 _PARAMS = (  # of SamplingParams, that vLLM's have too

@@ -17,7 +17,7 @@ from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
 
 _PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 MAX_SCORES = MAX_SAMPLES * MAX_LOGPROB_IDS  # labels × items of one request

@@ -16,11 +16,11 @@ from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.token_scores import next_token_requests, next_token_scores
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.pooling import EmbeddingSpec
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
 
 MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings

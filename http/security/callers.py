@@ -18,7 +18,7 @@ from palladio.http.security.watched_files import FileWatch
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import ErrorBody, Guard, route_path
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 ADMIN = ":admin"  # the admin key's things are under it; no name of a key begins so
 UNNAMED = "key:"  # what owners of keys without a name begin with; no name holds a colon

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_config import GrammarConfig
 from palladio.runtime.text.schema_rewriting import rewritten
 from palladio.runtime.text.tokenizer import Tokenizer
 

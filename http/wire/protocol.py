@@ -11,10 +11,10 @@ from pydantic_core import CoreSchema, core_schema
 
 from palladio.http.wire.errors import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.foreign_fields import METADATA, SAME_AS, judge
-from palladio.runtime.interface.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.native_panics import PanicGuard
-from palladio.runtime.interface.token_rules import (
+from palladio.runtime.interface.request.foreign_fields import METADATA, SAME_AS, judge
+from palladio.runtime.interface.request.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.request.token_rules import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_STOP_PATTERNS,

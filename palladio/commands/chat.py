@@ -8,8 +8,8 @@ from pathlib import Path
 
 from palladio.commands.parsing import make_parser
 from palladio.http_client import HttpClient, first_model
+from palladio.runtime.interface.config.user_dirs import user_data_dir
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.user_dirs import user_data_dir
 from palladio.terminal.chat_loop import ChatLoop, line_editing
 from palladio.terminal.conversation import Conversation
 from palladio.terminal.screen import Screen

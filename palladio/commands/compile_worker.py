@@ -14,7 +14,7 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.runtime.core.aot_compile import compile_ahead
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.telemetry.logs import configure_logging
 
 

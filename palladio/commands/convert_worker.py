@@ -22,7 +22,7 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.class_tokens import with_class_tokens
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub import resolve_model_path
 from palladio.runtime.text.hub_download import Told

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 
 from palladio.commands.parsing import size
 from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.interface.config.user_dirs import user_cache_dir, user_data_dir
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
 from palladio.runtime.text.hub_download import hub_cache
 from palladio.version import __version__
 

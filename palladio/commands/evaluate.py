@@ -15,9 +15,9 @@ from palladio.commands.parsing import check_output, make_parser
 from palladio.gpu_memory import gpu_memory
 from palladio.launch_server import read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, PalladioError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.process_transport import ProcessTransport
 
 USUAL_WINDOW = 2048  # tokens

@@ -10,8 +10,8 @@ from palladio.child import run_module
 from palladio.commands.parsing import make_parser
 from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.launch_server import report_error
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.text.servable_config import glance_at
 from palladio.server_args import names_model, parse_server_args
 

@@ -26,7 +26,7 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
 from palladio.runtime.core.memory import MemoryPlan
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.compile_only import CompiledPlan, compile_deployment, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment, KnownShapes, Roofline

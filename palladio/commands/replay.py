@@ -16,9 +16,9 @@ from palladio.gpu_memory import gpu_memory
 from palladio.launch_server import report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.crash_dump import FORMAT, CrashDump, RecordedSample
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging, escape_control
 from palladio.server_args import own_flags, parse_server_args

@@ -21,7 +21,7 @@ from palladio.early_signals import INTERRUPTED
 from palladio.http_client import ClientError, HttpClient, decode, first_model
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.terminal.conversation import Conversation
 from palladio.terminal.settings import Settings
 

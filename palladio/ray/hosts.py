@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from palladio.child import python_path
 from palladio.ray.tpu_slice import TpuSlice
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 
 SLICE_LABEL = "ray.io/tpu-slice-name"  # Ray's label of nodes; all hosts of a slice have the same
 _RESERVE_SECONDS = 300.0

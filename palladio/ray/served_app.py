@@ -18,8 +18,8 @@ from palladio.http.wire.errors import ErrorBody
 from palladio.launch_server import read_command
 from palladio.ray.scaling import LOAD, load_of
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.server_args import ServerArgs
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.warmup import describe_programs
 from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.text.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")

@@ -12,8 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.prompt_parts import Media, Rows
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.prompt_parts import Media, Rows
 from palladio.runtime.scheduling.cache_manager import Prefix
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request, RequestStatus

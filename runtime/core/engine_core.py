@@ -19,15 +19,15 @@ from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advi
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.execution.token_masks import Int32Array, build_masks
-from palladio.runtime.interface.compile_stats import CompileStats
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
-from palladio.runtime.interface.model_messages import ModelMessage
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.step_tokens import NewTokens, one_by_one
+from palladio.runtime.interface.messages.compile_stats import CompileStats
+from palladio.runtime.interface.messages.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
+from palladio.runtime.interface.messages.model_messages import ModelMessage
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue

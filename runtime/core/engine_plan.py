@@ -47,10 +47,10 @@ from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.program_store import ProgramStore
 from palladio.runtime.execution.proposer import NgramProposer, Proposer
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.pooling import Pooling
-from palladio.runtime.interface.speculative_config import SpeculativeConfig
+from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number

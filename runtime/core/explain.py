@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Self
 
-from palladio.runtime.interface.messages import LiveRequest, QueueState
+from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduler import Scheduler
 

@@ -14,9 +14,9 @@ from palladio.runtime.core.startup import CallListener, build_executor
 from palladio.runtime.core.weight_loader import WeightLoader
 from palladio.runtime.execution.out_of_memory import is_out_of_memory
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
 from palladio.runtime.telemetry.logs import Activity
 from palladio.runtime.text.hub import resolve_source

@@ -1,8 +1,8 @@
 """The publishers of what the prefix caches tell."""
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.kv_events_config import KVEventsSettings
 from palladio.runtime.process.event_publisher import EventPublisher
 from palladio.runtime.scheduling.tree_events import TreeEvents
 

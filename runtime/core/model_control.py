@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages import ControlReply
-from palladio.runtime.interface.model_messages import (
+from palladio.runtime.interface.messages.messages import ControlReply
+from palladio.runtime.interface.messages.model_messages import (
     MemoryTag,
     ModelMessage,
     PauseMode,

@@ -11,10 +11,10 @@ from palladio.runtime.core.watched_request import Moment, WatchedRequest, Watche
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.execution.step_results import InFlightStep
-from palladio.runtime.interface.messages import EngineStats, LiveRequest
-from palladio.runtime.interface.outputs import TokenOutput
-from palladio.runtime.interface.step_tokens import NewTokens
-from palladio.runtime.interface.timeline import QueueReason
+from palladio.runtime.interface.messages.messages import EngineStats, LiveRequest
+from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.timeline import QueueReason
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledStep

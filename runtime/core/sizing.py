@@ -11,9 +11,9 @@ from palladio.model.config import ModelConfig
 from palladio.model.divided_tokens import LEAST_PART, RING
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 
 MAX_SHORT_PASS_BYTES = 2**24  # 0.5 ms at 32 GB/s, which two cores read even of what is not in their caches

@@ -32,12 +32,12 @@ from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advi
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
-from palladio.runtime.interface.classes import ClassSpec
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.input_embeds import EmbedsSpec
-from palladio.runtime.interface.messages import EngineReady, LoadProgress, MemoryReport, WeightsSize
-from palladio.runtime.interface.pooling import EmbeddingSpec, Pooling
+from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress, MemoryReport, WeightsSize
+from palladio.runtime.interface.request.classes import ClassSpec
+from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager

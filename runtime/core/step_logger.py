@@ -16,10 +16,10 @@ from palladio.runtime.core.observers import (
 )
 from palladio.runtime.core.startup import EngineParts
 from palladio.runtime.execution.step_results import InFlightStep
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.draft_counts import DraftCounts
-from palladio.runtime.interface.messages import BucketSteps, EngineStats, RankStats
-from palladio.runtime.interface.outputs import DecodeSteps, PrefillChunk
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, RankStats
+from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch

@@ -10,8 +10,8 @@ from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.build_order import BuildOrder
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.interface.compile_stats import ProgramReport
-from palladio.runtime.interface.messages import LoadProgress
+from palladio.runtime.interface.messages.compile_stats import ProgramReport
+from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.telemetry.process_memory import give_back
 
 OnProgress = Callable[[LoadProgress], None]

@@ -5,8 +5,8 @@ import time
 from typing import NamedTuple
 
 from palladio.runtime.execution.step_results import InFlightStep
-from palladio.runtime.interface.outputs import MAX_CHUNKS
-from palladio.runtime.interface.timeline import QueueReason, Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.outputs import MAX_CHUNKS
+from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
 from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.step_rows import ScheduledRow

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import jax
 
 from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 
 _PLATFORMS, _GPUS, _FLAG = "jax_platforms", "jax_cuda_visible_devices", "--base-gpu-id"
 _BACKEND = re.compile(r"backend '(\w+)'", re.I)

@@ -16,7 +16,7 @@ import numpy as np
 
 from palladio.runtime.execution.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampler import TIERS, SampleTier
-from palladio.runtime.interface.generation_request import SamplingParams
+from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import (

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
-from palladio.runtime.interface.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.outputs import TokenLogprob
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 

@@ -9,7 +9,7 @@ import numpy as np
 from palladio.runtime.execution.logprob_reader import read_logprobs, read_scores
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
-from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.request import NOT_FINITE, Request
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.step_rows import SampledRows

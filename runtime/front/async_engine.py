@@ -20,10 +20,9 @@ from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.front.supervisor import RestartBudget, Supervisor
-from palladio.runtime.interface.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     ControlReply,
     EngineBusy,
@@ -39,8 +38,9 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.transport import EngineTransport, Liveness
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.text.hub_download import Told

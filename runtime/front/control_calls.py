@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, PalladioError
-from palladio.runtime.interface.messages import ControlReply, StartProfile, StopProfile, ToEngine
-from palladio.runtime.interface.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
+from palladio.runtime.interface.messages.messages import ControlReply, StartProfile, StopProfile, ToEngine
+from palladio.runtime.interface.messages.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
 
 _PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up
 _WRITE_POLL = 0.05  # seconds between two questions whether a trace is written

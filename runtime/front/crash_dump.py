@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from palladio.runtime.folders.private_folder import keep_newest, make_folder, warn_of_others
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import EngineReady
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.version import __version__
 
 FORMAT = 1  # of the file; to be raised when older readers would misunderstand it

@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from palladio.runtime.front.model_switch import ModelSwitch
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
-from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizer import Tokenizer
 

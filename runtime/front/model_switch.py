@@ -14,7 +14,7 @@ from typing import Final
 
 from palladio.runtime.front.control_calls import Ask, order
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.model_messages import (
+from palladio.runtime.interface.messages.model_messages import (
     MEMORY_TAGS,
     PAUSE_MODES,
     MemoryTag,
@@ -23,7 +23,7 @@ from palladio.runtime.interface.model_messages import (
     SetReleased,
     UpdateWeights,
 )
-from palladio.runtime.interface.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.weight_update import UpdateOptions
 
 _LOAD_SECONDS: Final = 3600.0  # that loading weights may take
 _PAUSE_SECONDS: Final = 60.0  # a step may be under way

@@ -19,13 +19,13 @@ from palladio.runtime.front.offline_weights import WeightUpdates
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.front.scoring import Scoring
 from palladio.runtime.front.sglang_api import LogprobOptions, Sampling, expand_requests
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.foreign_keywords import refuse_keywords
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.input_embeds import read_embeds
-from palladio.runtime.interface.offline_flags import OfflineFlags
-from palladio.runtime.interface.profile_options import ProfileOptions
-from palladio.runtime.interface.stats_report import describe_stats
+from palladio.runtime.interface.flags.offline_flags import OfflineFlags
+from palladio.runtime.interface.messages.profile_options import ProfileOptions
+from palladio.runtime.interface.messages.stats_report import describe_stats
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.foreign_keywords import refuse_keywords
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.input_embeds import read_embeds
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.tokenizer import Tokenizer

@@ -10,10 +10,10 @@ from tqdm import tqdm
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
 from palladio.runtime.front.sglang_api import LogprobOptions, Results, encode_results
-from palladio.runtime.interface.embeddings import check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.embeddings import check_dimensions, embedded, read_vectors
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 T = TypeVar("T")
 Result = dict[str, Any]

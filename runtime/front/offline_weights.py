@@ -8,7 +8,7 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.loop_thread import LoopThread
 from palladio.runtime.front.tensor_file import to_safetensors
-from palladio.runtime.interface.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.weight_update import UpdateOptions
 
 _DONE = "Succeeded to update model weights."
 

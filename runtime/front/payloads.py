@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.request.prompt_parts import Media
 
 _PREFIX: Final = "palladio-media-"
 _LOCK: Final = "lock"

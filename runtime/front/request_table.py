@@ -16,10 +16,10 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     PalladioError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenOutput
-from palladio.runtime.interface.refused_output import RefusedOutputError
+from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
+from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizer import Tokenizer
 
 MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes

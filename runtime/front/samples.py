@@ -7,14 +7,20 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from palladio.runtime.interface.config import SchedulerConfig
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.config.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import EngineReady
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimes, RequestTrace, TokenOutput
-from palladio.runtime.interface.timeline import Timeline
-from palladio.runtime.interface.token_rules import MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.interface.outputs.outputs import (
+    FinishReason,
+    RequestOutput,
+    RequestTimes,
+    RequestTrace,
+    TokenOutput,
+)
+from palladio.runtime.interface.outputs.timeline import Timeline
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.token_rules import MAX_STOP_TOKEN_IDS
 from palladio.runtime.text.detokenizer import IncrementalDetokenizer
 from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
 from palladio.runtime.text.stop_strings import StopStringMatcher

@@ -17,10 +17,10 @@ from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.loop_thread import LoopThread, all_or_none
 from palladio.runtime.front.sglang_api import encode_results
 from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import RequestOutput
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.pair_prompts import pair_prompt
 
 

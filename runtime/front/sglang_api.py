@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.front.model_switch import ModelSwitch
-from palladio.runtime.interface.draft_counts import DraftCounts
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.input_embeds import EmbeddedPrompts
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
-from palladio.runtime.interface.prompt_parts import Media, join_parts
+from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
+from palladio.runtime.interface.request.prompt_parts import Media, join_parts
 from palladio.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages import EngineFailed, EngineReady
+from palladio.runtime.interface.messages.messages import EngineFailed, EngineReady
 from palladio.runtime.process.transport import EngineTransport, Receive
 
 WINDOW = 3600.0  # seconds

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import RequestOutput
-from palladio.runtime.interface.token_rules import MAX_LOGPROB_IDS
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
 
 
 def check_labels(label_token_ids: Sequence[int], vocab_size: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.grammar.constraint import Matcher
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 
 MAX_WHITESPACE = 64  # characters between two tokens of JSON
 

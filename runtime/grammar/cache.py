@@ -5,7 +5,7 @@ import concurrent.futures
 import weakref
 
 from palladio.runtime.grammar.backend import CompiledGrammar
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 
 MAX_KEPT = 512  # grammars
 MAX_KEPT_TEXT = 1 << 22  # characters of theirs

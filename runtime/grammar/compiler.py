@@ -18,10 +18,10 @@ from palladio.runtime.grammar.cost import costly_places, estimated_bytes, is_sur
 from palladio.runtime.grammar.fair_threads import FairThreads
 from palladio.runtime.grammar.judge import Judge, TooExpensiveError
 from palladio.runtime.grammar.judge_protocol import JudgeLimits
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_config import GrammarConfig
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.telemetry.process_memory import give_back
 from palladio.runtime.text.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking
 
 MAX_FORCED = 1 << 16  # tokens in a row; more than any context holds to no purpose
 MaskRow = npt.NDArray[np.int32]

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.text.json_schemas import all_schemas
 
 _MAX_CHARACTERS = {"json_schema": 4096, "choice": 1 << 14, "regex": 1024}

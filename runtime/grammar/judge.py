@@ -13,7 +13,7 @@ from typing import Protocol
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, send_frame
 from palladio.runtime.interface.errors import InvalidRequestError, Message, OverloadedError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 
 _PATIENCE = 20.0  # seconds that an answer may take over its CPU time, as on a busy machine, or while it starts
 _CODE = (

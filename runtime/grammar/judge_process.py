@@ -18,7 +18,7 @@ from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, send_frame
 from palladio.runtime.grammar.llguidance_backend import SLOW_SECONDS, LlguidanceBackend, LlguidanceGrammar
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.telemetry.process_memory import give_back, private_bytes, reserved_bytes
 
 _WALK_TOKENS = 24

@@ -22,7 +22,7 @@ from palladio.runtime.grammar.constraint import Matcher
 from palladio.runtime.grammar.limits import check_schema_limits, forced_length
 from palladio.runtime.grammar.structural_tags import structural_tag_lark
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.text.json_schemas import locate_error
 from palladio.runtime.text.pattern_classes import with_written_classes
 from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import jax
 
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from palladio.runtime.multihost.config_digest import config_digest
 from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
 from palladio.runtime.multihost.links import listen

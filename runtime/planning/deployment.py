@@ -28,8 +28,8 @@ from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.program import ProgramDesign, StaticModel
 from palladio.runtime.execution.programs import declare_programs
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice
 from palladio.runtime.planning.workspace_estimate import WorkspaceEstimate
 from palladio.runtime.scheduling.scheduled_batch import Buckets

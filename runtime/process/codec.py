@@ -11,9 +11,8 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import zmq
 
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     ControlReply,
     EngineBusy,
@@ -30,7 +29,8 @@ from palladio.runtime.interface.messages import (
     StopProfile,
     ToEngine,
 )
-from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
+from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import LogFormat
 
 TO_ENGINE, FROM_ENGINE = "to-engine", "from-engine"  # the sockets' names

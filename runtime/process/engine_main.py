@@ -25,8 +25,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import EngineFailed, FromEngine, LoadProgress, ToEngine
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import EngineFailed, FromEngine, LoadProgress, ToEngine
 from palladio.runtime.process.codec import (
     FROM_ENGINE,
     TO_ENGINE,

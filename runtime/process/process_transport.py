@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
 from palladio.runtime.process.codec import Bootstrap
 from palladio.runtime.process.engine_child import ENGINE_CORE, EarlyEngine, spawn
 from palladio.runtime.process.engine_sockets import EngineSockets

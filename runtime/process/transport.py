@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     ControlReply,
     EngineFailed,
@@ -33,10 +32,11 @@ from palladio.runtime.interface.messages import (
     StopProfile,
     ToEngine,
 )
-from palladio.runtime.interface.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.interface.messages.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.process.engine_child import ENGINE_CORE
 from palladio.runtime.telemetry.logs import Activity

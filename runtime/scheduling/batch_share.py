@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from palladio.runtime.interface.outputs import WaitReason, WaitTimes
+from palladio.runtime.interface.outputs.outputs import WaitReason, WaitTimes
 from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.scheduled_batch import (

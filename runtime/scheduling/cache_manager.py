@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from palladio.runtime.interface.messages import RankStats
+from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.scheduling.page_allocator import PageAllocator
 from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE, check_owners

@@ -14,7 +14,7 @@ rank has more than `patience` tokens more than the least busy one: there it woul
 import collections
 from collections.abc import Callable, Hashable, Sequence
 
-from palladio.runtime.interface.parallel_config import LoadBalanceMethod
+from palladio.runtime.interface.config.parallel_config import LoadBalanceMethod
 
 MAX_REMEMBERED = 1024  # prompts whose rank is known
 

@@ -12,10 +12,10 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Sequence
 
-from palladio.runtime.interface.messages import RankStats
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.page_map import PageMap
-from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.page_map import PageMap
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.page_map import map_pages

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from palladio.runtime.interface.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.page_headroom import Slots
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits

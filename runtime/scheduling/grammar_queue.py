@@ -11,9 +11,9 @@ from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.grammar_spec import Grammar
-from palladio.runtime.interface.messages import LiveRequest
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.messages.messages import LiveRequest
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.waiting_queue import timeout_reason
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from palladio.runtime.interface.page_map import GroupPages, PageMap
+from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.page_owners import SCRATCH_PAGE
 from palladio.runtime.scheduling.request import Request

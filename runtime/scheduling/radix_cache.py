@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.radix_node import PageKey, Path, RadixNode, count_locks, media_keys, num_common
 from palladio.runtime.scheduling.tree_events import TreeEvents
 from palladio.runtime.scheduling.tree_snapshots import TreeSnapshots

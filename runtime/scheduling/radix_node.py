@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.window_pages import WindowPage
 
 MediaKey = tuple[str, bool, int, int, int]

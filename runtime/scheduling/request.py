@@ -5,8 +5,7 @@ import enum
 from collections.abc import Callable
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.outputs.outputs import (
     DecodeSteps,
     FinishReason,
     RequestTimes,
@@ -15,7 +14,8 @@ from palladio.runtime.interface.outputs import (
     TokenOutput,
     WaitTimes,
 )
-from palladio.runtime.interface.prompt_parts import Rows
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.prompt_parts import Rows
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.slot_columns import MAX_STOP_IDS, RECENT, SlotColumns
 from palladio.runtime.scheduling.window_pages import HeldWindow

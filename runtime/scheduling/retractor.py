@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.runtime.interface.cache_events import LostPages
+from palladio.runtime.interface.outputs.cache_events import LostPages
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.kv_budget import KVBudget, NewTokenRatio

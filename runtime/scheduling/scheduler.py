@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from palladio.runtime.interface.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
-from palladio.runtime.interface.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
+from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.drafts import draft_rows, note_drafts

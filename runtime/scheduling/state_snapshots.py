@@ -23,7 +23,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from palladio.runtime.interface.cache_events import SnapshotHit
+from palladio.runtime.interface.outputs.cache_events import SnapshotHit
 from palladio.runtime.scheduling.radix_cache import RadixCache
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request

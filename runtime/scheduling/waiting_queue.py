@@ -25,9 +25,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Self, overload
 
-from palladio.runtime.interface.config import SchedulePolicy
+from palladio.runtime.interface.config.config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.request import Request, RequestStatus

@@ -12,7 +12,7 @@ from typing import Literal
 import jax
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.profile_options import (
+from palladio.runtime.interface.messages.profile_options import (
     DEFAULT_STEPS,
     MAX_GROWTH,
     MAX_SECONDS,

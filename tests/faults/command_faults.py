@@ -174,14 +174,14 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "nobody hears that one process speaks HTTP, however many are asked for",
-        "runtime/interface/foreign_flags.py",
+        "runtime/interface/flags/foreign_flags.py",
         "None if number == least else",
         "None if number >= least else",
         ("tests/palladio/test_foreign_flags.py",),
     ),
     Fault(
         "flags of models with states are not known by their family",
-        "runtime/interface/foreign_flags.json",
+        "runtime/interface/flags/foreign_flags.json",
         '"name": "mamba_*"',
         '"name": "mamba_x"',
         ("tests/palladio/test_foreign_flags.py",),

@@ -108,10 +108,10 @@ MODEL_FAULTS = (
     ),
     Fault(
         "numbers that are not finite are let pass",
-        "runtime/interface/input_embeds.py",
+        "runtime/interface/request/input_embeds.py",
         "(np.abs(numbers) <= spec.largest)",
         "(~(np.abs(numbers) > spec.largest))",
-        ("tests/runtime/interface/test_input_embeds.py",),
+        ("tests/runtime/interface/request/test_input_embeds.py",),
     ),
     Fault(
         "the rows of ended requests stay on the disk",
@@ -318,7 +318,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a query and its document are tokenized as one text",
-        "runtime/interface/classes.py",
+        "runtime/interface/request/classes.py",
         'else "joined" if self.joins else "paired"',
         'else "joined" if self.joins else "joined"',
         PAIRS,

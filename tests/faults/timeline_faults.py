@@ -3,20 +3,20 @@
 from tests.faults.fault import Fault
 
 _RECORDER = ("tests/runtime/core/test_timeline_recorder.py",)
-_RECORDS = ("tests/runtime/interface/test_timeline.py",)
+_RECORDS = ("tests/runtime/interface/outputs/test_timeline.py",)
 _EXPLAINED = ("tests/http/routes/test_explained_timelines.py",)
 
 TIMELINE_FAULTS = (
     Fault(
         "a timeline outgrows its bound",
-        "runtime/interface/timeline.py",
+        "runtime/interface/outputs/timeline.py",
         "while len(self) > self.max_records",
         "while len(self) > 2 * self.max_records",
         _RECORDS,
     ),
     Fault(
         "a run of steps begins at its last one",
-        "runtime/interface/timeline.py",
+        "runtime/interface/outputs/timeline.py",
         "TimelineRecord(kind, self.start, seconds,",
         "TimelineRecord(kind, later.start, seconds,",
         _RECORDS,

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from palladio.model.quantization_config import FORMATS
 from palladio.model.quantization_flag import QUANTIZATIONS
-from palladio.runtime.interface.config import CacheConfig, ExecutionConfig, ModelSource
-from palladio.runtime.interface.speculative_config import SpeculativeConfig
+from palladio.runtime.interface.config.config import CacheConfig, ExecutionConfig, ModelSource
+from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from tests.flag_matrix.files import FILES
 
 TOLERANCES: Final[Mapping[int, float]] = MappingProxyType({16: 1e-3, 8: 0.02, 4: 0.1})

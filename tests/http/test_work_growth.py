@@ -28,12 +28,12 @@ from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.front.sglang_api import Results, expand_requests
 from palladio.runtime.front.token_scores import next_token_scores
-from palladio.runtime.interface.classes import ClassSpec
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.foreign_fields import judge
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.outputs import RequestOutput, TokenLogprob
-from palladio.runtime.interface.pooling import EmbeddingSpec
+from palladio.runtime.interface.outputs.outputs import RequestOutput, TokenLogprob
+from palladio.runtime.interface.request.classes import ClassSpec
+from palladio.runtime.interface.request.foreign_fields import judge
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text import tokenizer as tokenizer_module
 from palladio.runtime.text.stop_regex import StopPattern, read_pattern
 from palladio.runtime.text.tokenizer import Tokenizer

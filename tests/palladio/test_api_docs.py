@@ -68,14 +68,19 @@ from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECOND
 from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
-from palladio.runtime.interface import generation_request, token_rules
-from palladio.runtime.interface.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
-from palladio.runtime.interface.generation_request import MAX_SALT_LENGTH
-from palladio.runtime.interface.grammar_config import GrammarConfig
-from palladio.runtime.interface.messages import EngineStats, RankStats
-from palladio.runtime.interface.pooling import EmbeddingSpec
-from palladio.runtime.interface.stats_report import describe_stats
-from palladio.runtime.interface.token_rules import MAX_ALLOWED_IDS, MAX_LOGPROB_IDS, MAX_PATTERN, MAX_STOP_PATTERNS
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
+from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.stats_report import describe_stats
+from palladio.runtime.interface.request import generation_request, token_rules
+from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.runtime.interface.request.generation_request import MAX_SALT_LENGTH
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.token_rules import (
+    MAX_ALLOWED_IDS,
+    MAX_LOGPROB_IDS,
+    MAX_PATTERN,
+    MAX_STOP_PATTERNS,
+)
 from palladio.runtime.text.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

@@ -11,9 +11,9 @@ import pytest
 
 from palladio import Engine
 from palladio.gpu_memory import GPU_MEMORY
-from palladio.runtime.interface.foreign_flags import load_foreign_flags
-from palladio.runtime.interface.sglang_flags import load_sglang_flags
-from palladio.runtime.interface.user_dirs import user_cache_dir, user_data_dir
+from palladio.runtime.interface.config.user_dirs import user_cache_dir, user_data_dir
+from palladio.runtime.interface.flags.foreign_flags import load_foreign_flags
+from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 from palladio.server_args import own_flags, parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.foreign_flags import load_foreign_flags
-from palladio.runtime.interface.sglang_flags import load_sglang_flags
+from palladio.runtime.interface.flags.foreign_flags import load_foreign_flags
+from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 from palladio.server_args import own_flags, parse_server_args
 
 FLAGS = load_foreign_flags()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from palladio.host_environment import find_hosts
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 
 LWS = {"LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "2", "LWS_LEADER_ADDRESS": "serve-0.serve.default"}
 GKE = {"TPU_WORKER_HOSTNAMES": "tpu-0.tpu,tpu-1.tpu", "TPU_WORKER_ID": "1"}

@@ -14,7 +14,7 @@ import pytest
 from palladio import __version__
 from palladio.runtime.core import installation
 from palladio.runtime.core.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.multihost.config_digest import config_digest
 
 ROOT = Path(__file__).resolve().parents[2]

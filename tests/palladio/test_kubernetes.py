@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from palladio.host_environment import DEFAULT_PORT
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.kv_events_config import KVEventsSettings
+from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
 from palladio.server_args import parse_server_args
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"

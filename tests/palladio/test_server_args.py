@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.offline_flags import OfflineFlags
-from palladio.runtime.interface.sglang_flags import load_sglang_flags
+from palladio.runtime.interface.flags.offline_flags import OfflineFlags
+from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from tests.source_tree import SOURCES
 
@@ -111,8 +111,8 @@ def test_what_is_always_on():
 def test_every_flag_of_ours_is_read_somewhere():
     """A flag that nothing reads would be a silent parameter; one that has a single value has nothing to be read."""
     definitions = {
-        "runtime/interface/config.py",
-        "runtime/interface/parallel_config.py",
+        "runtime/interface/config/config.py",
+        "runtime/interface/config/parallel_config.py",
         "http/settings/http_config.py",
         "palladio/server_args.py",
     }

@@ -15,9 +15,9 @@ import random
 import time
 from pathlib import Path
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     ControlReply,
     EngineReady,
     EngineStats,
@@ -25,9 +25,15 @@ from palladio.runtime.interface.messages import (
     LoadProgress,
     RankStats,
 )
-from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
-from palladio.runtime.interface.outputs import FinishReason, RequestTimes, RequestTrace, TokenLogprob, TokenOutput
-from palladio.runtime.interface.profile_options import ProfileReport
+from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
+from palladio.runtime.interface.messages.profile_options import ProfileReport
+from palladio.runtime.interface.outputs.outputs import (
+    FinishReason,
+    RequestTimes,
+    RequestTrace,
+    TokenLogprob,
+    TokenOutput,
+)
 from palladio.runtime.telemetry.logs import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"

@@ -14,11 +14,11 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason, RequestTrace, TokenLogprob
-from palladio.runtime.interface.step_tokens import NewTokens, by_request
-from palladio.runtime.interface.timeline import Timeline
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTrace, TokenLogprob
+from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
+from palladio.runtime.interface.outputs.timeline import Timeline
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests import compile_cache

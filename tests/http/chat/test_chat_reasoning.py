@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking
 from tests.fake_engine import EOS_ID, MODEL, FakeEngine
 
 USER = [{"role": "user", "content": "9.11 and 9.8, which is greater?"}]

@@ -28,8 +28,8 @@ from palladio.runtime.interface.errors import (
     RequestAbortedError,
     request_error,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import EngineReady, LoadProgress
+from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

@@ -9,7 +9,7 @@ from palladio.http.observability.history import FINE_ROWS, MAX_BYTES, MERGED, SE
 from palladio.http.observability.request_record import FrontMetrics
 from palladio.http.observability.series import describe_history, make_history, quantiles, take_row
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.messages import BucketSteps, EngineStats, HistogramData, RankStats
+from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, HistogramData, RankStats
 
 SMALL = Columns(("running",), ("steps",), {"ttft": (1.0, 2.0)})
 

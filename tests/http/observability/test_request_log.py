@@ -19,7 +19,7 @@ from palladio.http.observability.request_log import PARTIAL_TOKENS, RequestLog
 from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from tests.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[3]

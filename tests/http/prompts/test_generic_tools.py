@@ -9,7 +9,7 @@ from palladio.http.prompts.generic_tools import with_calls_as_text, with_tools
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.wire.protocol_chat import ToolFields
-from palladio.runtime.interface.grammar_config import GrammarConfig
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from tests.http.prompts.test_tools import ANSWER
 from tests.http.prompts.tool_model import TOOLS, Model, tool
 from tests.http.tool_calls.tool_texts import SAMPLES

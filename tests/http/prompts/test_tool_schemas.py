@@ -9,9 +9,9 @@ import pytest
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.tool_calls.formats import FORMATS, ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
+from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_config import GrammarConfig
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.http.prompts.tool_model import TOOLS, Model, tool
 from tests.http.tool_calls.tool_texts import WEATHER
 

@@ -11,7 +11,7 @@ from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.http.prompts.tool_model import SCHEMAS, STRICT, TOOLS, Model, tool
 from tests.http.tool_calls.tool_texts import SAMPLES, WEATHER, Sample, read
 

@@ -9,8 +9,8 @@ import pytest
 from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, Truncation
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve

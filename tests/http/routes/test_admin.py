@@ -13,7 +13,7 @@ from palladio.http.observability.engine_stats import SharedCall
 from palladio.http.routes.routes_admin import FLUSH_POLL
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.messages import EngineStats, LoadProgress
+from palladio.runtime.interface.messages.messages import EngineStats, LoadProgress
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import wait_until
 

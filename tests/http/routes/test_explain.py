@@ -13,11 +13,11 @@ from palladio.http.observability.explanation import explain_record
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import PrefillChunk, RequestOutput, RequestTimes, RequestTrace
-from palladio.runtime.interface.timeline import TimelineKind
+from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
+from palladio.runtime.interface.outputs.outputs import PrefillChunk, RequestOutput, RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.timeline import TimelineKind
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
 from tests.palladio.test_api_docs import names, paths_of, rows

@@ -14,9 +14,9 @@ from palladio.http.observability.request_record import Origin
 from palladio.http.observability.timeline_fields import TimelineBudget
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.wire.protocol import SamplingFields
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import RequestOutput, RequestTimes, RequestTrace
-from palladio.runtime.interface.timeline import MAX_BYTES, RECORD_BYTES, Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.outputs import RequestOutput, RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.timeline import MAX_BYTES, RECORD_BYTES, Timeline, TimelineRecord
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from tests.fake_engine import FakeEngine
 from tests.fake_timeline import BEGINNING, PROMPT
 from tests.http.conftest import wait_until

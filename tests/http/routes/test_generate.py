@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from palladio.runtime.interface.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from tests.fake_engine import CACHED_TOKENS, EOS_ID, FakeEngine
 
 

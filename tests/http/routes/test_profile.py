@@ -12,7 +12,7 @@ import pytest
 from palladio.http.app import create_app
 from palladio.http.observability.profile_folder import NUM_KEPT, ProfileFolder
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.profile_options import MAX_STEPS, ProfileOptions
+from palladio.runtime.interface.messages.profile_options import MAX_STEPS, ProfileOptions
 from tests.fake_engine import FakeEngine
 
 

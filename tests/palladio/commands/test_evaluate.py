@@ -15,7 +15,7 @@ import pytest
 from palladio import __main__ as cli
 from palladio import launch_server
 from palladio.commands import evaluate
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import FLAGS

@@ -18,7 +18,7 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.module import Initializer
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import CHIPS, SLICES, find_slice

@@ -7,9 +7,9 @@ import pytest
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.ray.served_app import FIGURES, ServedApp
-from palladio.runtime.interface.config import ModelSource
+from palladio.runtime.interface.config.config import ModelSource
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages import RankStats
+from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.text.tokenizer import Tokenizer
 from palladio.server_args import ServerArgs
 from tests.fake_engine import FakeEngine

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.runtime.tiny_engine import Collector, TinyEngine
 
 EOS = 2

@@ -7,8 +7,8 @@ import numpy as np
 
 from palladio.model.functional import unflatten_model
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.prompt_parts import Media, PromptPart, Rows, join_parts
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.prompt_parts import Media, PromptPart, Rows, join_parts
 from tests.runtime.tiny_engine import Collector
 
 

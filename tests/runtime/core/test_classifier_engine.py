@@ -14,11 +14,11 @@ from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest
-from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.pair_prompts import pair_prompt
 from tests.many_devices import call_with_devices
 from tests.model.make_goldens import GOLDENS, prompts

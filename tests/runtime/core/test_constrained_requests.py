@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core import engine_core
-from palladio.runtime.interface.grammar_spec import Grammar, Thinking
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.grammar_spec import Grammar, Thinking
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.core.constrained import EOS, FRANCE, run
 from tests.runtime.execution.test_out_of_memory import fail_once

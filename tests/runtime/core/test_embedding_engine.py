@@ -15,12 +15,12 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramCache
 from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.interface.outputs import TokenOutput
-from palladio.runtime.interface.pooling import EmbeddingSpec
+from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine
 from tests.tiny_model import make_checkpoint, write_json

@@ -18,7 +18,7 @@ from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.core.warmup import describe_set
 from palladio.runtime.execution.device_state import DeviceShape
 from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import FLAGS
 from tests.tiny_model import tiny_config

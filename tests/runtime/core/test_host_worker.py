@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core import host_worker
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.multihost import bootstrap, links
 from tests.runtime.multihost.meeting import Ends, free_address

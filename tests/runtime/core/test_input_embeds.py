@@ -10,9 +10,9 @@ import pytest
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, num_calls
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.prompt_parts import PromptPart
+from palladio.runtime.interface.request.prompt_parts import PromptPart
 from tests.many_devices import call_with_devices
 from tests.runtime.core.embeds import kept, rows_of, send
 from tests.runtime.core.mesh_requests import assert_same, drain, seen

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palladio.runtime.interface.model_messages import SetReleased, UpdateWeights
+from palladio.runtime.interface.messages.model_messages import SetReleased, UpdateWeights
 from tests.model.driver import MAX_LEN
 from tests.model.make_goldens import GOLDENS, prompts_of
 from tests.runtime.core.test_weight_updates import make_other, steer

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from palladio.pallas_kernels.cpu_native import library
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.model_messages import UpdateWeights
+from palladio.runtime.interface.messages.model_messages import UpdateWeights
 from tests.runtime.tiny_engine import create_core, generate, random_prompt
 from tests.tiny_model import make_checkpoint
 

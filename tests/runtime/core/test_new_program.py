@@ -15,7 +15,7 @@ from palladio.runtime.execution import programs
 from palladio.runtime.execution.device_state import DeviceState
 from palladio.runtime.execution.model_runner import DeviceExecutor
 from palladio.runtime.execution.program import Program, ProgramDesign, ProgramKey, Results, Takes, host_array
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 
 FEW = {

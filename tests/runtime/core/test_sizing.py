@@ -16,7 +16,7 @@ from palladio.model.sharding import make_abstract_mesh
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.engine_plan import device_shape
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.tiny_model import tiny_config
 

@@ -8,7 +8,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.weights.kinds import WeightKinds
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.small_gguf import MAX_BYTES, as_multiplied
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from tests.model.gguf_files import as_gguf
 from tests.runtime.tiny_engine import FLAGS
 from tests.tiny_model import make_checkpoint, tiny_config

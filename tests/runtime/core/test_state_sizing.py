@@ -8,7 +8,7 @@ import pytest
 from benchmarks.checkpoints import QWEN3_NEXT_80B
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.state_sizing import SNAPSHOT_SHARE, STATE_SHARE, describe_snapshots
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice

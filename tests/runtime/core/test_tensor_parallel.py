@@ -9,7 +9,7 @@ import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.engine_plan import EnginePlan
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices
 from tests.runtime.core.collective_lines import collectives_by_kind

@@ -9,9 +9,9 @@ import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.watched_request import LEAST_IDLE
-from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.interface.model_messages import SetPause
-from palladio.runtime.interface.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.messages.model_messages import SetPause
+from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ASKS = RequestOptions(timeline=True)

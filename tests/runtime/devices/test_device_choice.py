@@ -9,9 +9,9 @@ import pytest
 from palladio import Engine
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.parallel_config import ParallelConfig
 from tests.runtime.tiny_engine import FLAGS
 
 JAX = {"jax": "0.10.2", "jaxlib": "0.10.2"}

@@ -16,8 +16,8 @@ from palladio.runtime.execution.batch_builder import (
 )
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.step_results import read_batch
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.outputs import TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.request import NOT_FINITE, Request, take_tokens
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch

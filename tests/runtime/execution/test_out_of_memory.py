@@ -8,9 +8,9 @@ from palladio.runtime.execution.out_of_memory import compile_advice, is_out_of_m
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_cache import ProgramError
 from palladio.runtime.execution.programs import Sample
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import EngineFailed, MemoryReport, Shutdown
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import EngineFailed, MemoryReport, Shutdown
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import QueueInbox, run_engine
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.multihost.meeting import group

@@ -17,7 +17,7 @@ from palladio.runtime.execution.program import ProgramKey, StaticModel
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import Sample
 from palladio.runtime.execution.proposer import NgramProposer
-from palladio.runtime.interface.pooling import Pooling
+from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.scheduling.scheduled_batch import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 

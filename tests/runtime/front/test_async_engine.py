@@ -8,7 +8,7 @@ import time
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
     ContextLengthError,
@@ -18,7 +18,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.hub import read_sampling_defaults, resolve_model_path
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token, started

@@ -20,10 +20,10 @@ from palladio.runtime.front.crash_dump import (
     prepare_folder,
     write_dump,
 )
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, make_ready
 from tests.runtime.process.crashes import QUEUED, kill, once, running, serve_and_queue, tokens, until

@@ -17,11 +17,11 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.model_switch import ModelSwitch
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.front.tensor_file import to_safetensors
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineNotReadyError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import ControlReply
-from palladio.runtime.interface.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.messages import ControlReply
+from palladio.runtime.interface.messages.weight_update import UpdateOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, started
 from tests.tiny_tokenizer import build_tiny_tokenizer

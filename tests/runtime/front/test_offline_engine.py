@@ -13,7 +13,7 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.front.sglang_api import expand_requests, finish_reason
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
     ContextLengthError,
@@ -21,8 +21,8 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     InvalidRequestError,
 )
-from palladio.runtime.interface.generation_request import RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.generation_request import RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
@@ -308,7 +308,7 @@ def test_leaving_without_shutdown_while_busy(model_dir):
     program = f"""
         import json
         from palladio.runtime.front.async_engine import AsyncEngine
-        from palladio.runtime.interface.config import EngineConfig
+        from palladio.runtime.interface.config.config import EngineConfig
         from palladio.runtime.front.offline_engine import Engine
         from palladio.runtime.process.transport import ThreadTransport
 

@@ -9,7 +9,7 @@ import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY

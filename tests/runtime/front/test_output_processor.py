@@ -4,11 +4,9 @@ import dataclasses
 import pytest
 
 from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge_outputs
-from palladio.runtime.interface.config import SchedulerConfig
+from palladio.runtime.interface.config.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.outputs.outputs import (
     FinishReason,
     RequestTimes,
     RequestTimings,
@@ -16,7 +14,9 @@ from palladio.runtime.interface.outputs import (
     TokenLogprob,
     TokenOutput,
 )
-from palladio.runtime.interface.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -13,10 +13,10 @@ import pytest
 from palladio.runtime.front import payloads
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.payloads import PayloadStore
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.prompt_parts import Media, join_parts
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.prompt_parts import Media, join_parts
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FakeEngineCore, started
 

@@ -6,10 +6,10 @@ import pytest
 
 from palladio.runtime.front.request_table import RequestTable
 from palladio.runtime.front.samples import SampleProcessor
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, RequestOutput, TokenOutput
-from palladio.runtime.interface.step_tokens import PlainTokens
+from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -15,9 +15,8 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.outputs.outputs import (
     FinishReason,
     RequestTimes,
     RequestTrace,
@@ -25,8 +24,9 @@ from palladio.runtime.interface.outputs import (
     TokenOutput,
     WaitTimes,
 )
-from palladio.runtime.interface.refused_output import RefusedOutputError
-from palladio.runtime.interface.step_tokens import PlainTokens, by_request
+from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.step_tokens import PlainTokens, by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 
 DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.utils import async_stream_and_merge, stream_and_merge

@@ -19,9 +19,9 @@ from palladio.runtime.grammar.cost import is_surely_cheap
 from palladio.runtime.grammar.judge import TooExpensiveError
 from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.telemetry.process_memory import give_back, private_bytes
 from tests.many_devices import call_in_new_process
 from tests.runtime.core.constrained import EOS, run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking
 
 VOCAB = 70  # three words
 EOS = 2

@@ -16,7 +16,7 @@ from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar.judge import GrammarJudge, TooExpensiveError
 from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.runtime.core.constrained import EOS
 from tests.runtime.tiny_engine import VOCAB_SIZE
 

@@ -16,9 +16,9 @@ from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
 from palladio.runtime.grammar.compiler import GrammarCompiler, load_backend
 from palladio.runtime.grammar.limits import MAX_OPTIONAL, forced_length
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES, LlguidanceBackend, check_whitespace
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar, GrammarKind
+from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import VOCAB_SIZE
 

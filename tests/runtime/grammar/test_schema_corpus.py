@@ -11,9 +11,9 @@ import pytest
 from palladio.runtime.grammar.backend import JsonFormat
 from palladio.runtime.grammar.compiler import json_format_of
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, Message, ModelNotFoundError
-from palladio.runtime.interface.generation_request import SamplingParams
-from palladio.runtime.interface.messages import StepOutputs
-from palladio.runtime.interface.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.multihost import bootstrap
 from tests.runtime.multihost.meeting import Ends, free_address

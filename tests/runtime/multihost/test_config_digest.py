@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.multihost.config_digest import config_digest
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer

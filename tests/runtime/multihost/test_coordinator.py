@@ -11,7 +11,7 @@ import pytest
 
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost import coordinator, links
 from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous

@@ -12,7 +12,7 @@ from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCach
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import declare_programs
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice
 

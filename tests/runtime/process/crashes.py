@@ -8,8 +8,8 @@ import signal
 import time
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.process_transport import ProcessTransport
 from tests.runtime.fake_core import FACTORY, started
 

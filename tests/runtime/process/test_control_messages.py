@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     BucketSteps,
     ControlReply,
     EngineBusy,
@@ -25,8 +23,11 @@ from palladio.runtime.interface.messages import (
     StepOutputs,
     StopProfile,
 )
-from palladio.runtime.interface.model_messages import SetPause, SetReleased, UpdateWeights
-from palladio.runtime.interface.outputs import (
+from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
+from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
+from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
+from palladio.runtime.interface.outputs.outputs import (
     DecodeSteps,
     PrefillChunk,
     RequestTimes,
@@ -34,8 +35,7 @@ from palladio.runtime.interface.outputs import (
     TokenOutput,
     WaitTimes,
 )
-from palladio.runtime.interface.page_map import GroupPages, PageMap
-from palladio.runtime.interface.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport

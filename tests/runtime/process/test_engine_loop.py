@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from palladio.runtime.interface.config import EngineConfig
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     ControlReply,
     EngineFailed,
@@ -15,6 +14,7 @@ from palladio.runtime.interface.messages import (
     Shutdown,
     StepOutputs,
 )
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import run_engine
 from tests.runtime.fake_core import FakeEngineCore, next_token
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, InvalidRequestError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.messages import (
+from palladio.runtime.interface.messages.messages import (
     AbortRequests,
     ControlReply,
     EngineFailed,
@@ -31,8 +30,9 @@ from palladio.runtime.interface.messages import (
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
-from palladio.runtime.interface.step_tokens import PlainTokens
+from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
@@ -306,7 +306,7 @@ def test_child_does_not_survive_its_parent(tmp_path, how):
     program = f"""
         import asyncio, os
         from palladio.runtime.front.async_engine import AsyncEngine
-        from palladio.runtime.interface.config import EngineConfig
+        from palladio.runtime.interface.config.config import EngineConfig
         from palladio.runtime.process.process_transport import ProcessTransport
 
         async def main():

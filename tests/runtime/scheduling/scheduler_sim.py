@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from palladio.runtime.execution.logprob_reader import num_scored
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.prompt_parts import Media
-from palladio.runtime.interface.step_tokens import by_request
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request, RequestStatus

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palladio.runtime.core.observers import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch
 from tests.properties import examples

@@ -2,7 +2,7 @@
 
 import pytest
 
-from palladio.runtime.interface.config import EngineConfig
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.dp_router import MAX_REMEMBERED, DataParallelRouter
 

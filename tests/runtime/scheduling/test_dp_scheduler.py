@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 from palladio.runtime.core.step_logger import StepLogger
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.messages import EngineStats
-from palladio.runtime.interface.step_tokens import by_request
+from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.batch_share import BatchShare
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler

@@ -11,8 +11,8 @@ import pytest
 from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.grammar_spec import Grammar
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling import grammar_queue
 from palladio.runtime.scheduling.grammar_queue import GrammarQueue
 from palladio.runtime.scheduling.request import Request

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.outputs import DecodeSteps
+from palladio.runtime.interface.outputs.outputs import DecodeSteps
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.slot_columns import SlotColumns

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from palladio.runtime.interface.page_map import GroupPages, PageMap
+from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.scheduling import page_map
 from palladio.runtime.scheduling.page_map import map_pages
 from tests.runtime.scheduling.scheduler_sim import Simulation

@@ -3,7 +3,7 @@
 import pytest
 
 from palladio.runtime.core import engine_core
-from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.retractor import MAX_FRUITLESS, Retractor

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.outputs import DecodeSteps
+from palladio.runtime.interface.outputs.outputs import DecodeSteps
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import Request, RequestStatus, take_tokens

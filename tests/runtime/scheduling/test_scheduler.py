@@ -6,8 +6,8 @@ import time
 import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.interface.outputs import TokenOutput
+from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.request import NOT_FINITE
 from palladio.runtime.scheduling.waiting_queue import Deadlines

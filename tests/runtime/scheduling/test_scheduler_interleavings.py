@@ -4,8 +4,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.interface.generation_request import RequestOptions
-from palladio.runtime.interface.outputs import FinishReason
+from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import Simulation, check

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch_share import RunningRequests
 from palladio.runtime.scheduling.cache_manager import CacheManager
 from palladio.runtime.scheduling.request import Request

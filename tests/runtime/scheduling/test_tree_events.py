@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from palladio.runtime.interface.event_counts import EventCounts
-from palladio.runtime.interface.prompt_parts import Media
+from palladio.runtime.interface.outputs.event_counts import EventCounts
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.tree_events import AllBlocksCleared, BlockStored, Event, TreeEvents
 from tests.properties import examples

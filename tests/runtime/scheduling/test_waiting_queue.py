@@ -5,7 +5,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.interface.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.request import Request
 from palladio.runtime.scheduling.waiting_queue import FAIR_TURN, WINDOW, PolicyQueue

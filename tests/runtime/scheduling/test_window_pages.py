@@ -2,7 +2,7 @@
 
 import pytest
 
-from palladio.runtime.interface.generation_request import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.window_pages import WindowGroup, WindowPage

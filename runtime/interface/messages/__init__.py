@@ -1,0 +1,5 @@
+"""What two processes tell each other.
+
+Owns: the messages between front and engine, and the statistics in them.
+Never: says how messages travel.
+"""
