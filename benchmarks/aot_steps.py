@@ -58,7 +58,7 @@ from palladio.runtime.execution.program import StaticModel
 from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.proposer import NgramProposer
-from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,

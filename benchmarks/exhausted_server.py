@@ -25,7 +25,7 @@ def create_core(
 
     from palladio.runtime.core.engine_core import EngineCore
     from palladio.runtime.execution.model_runner import ForwardedStep
-    from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+    from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 
     core = EngineCore.create(config, on_progress, on_fatal)
     runner, forward = core._runner, core._runner.forward

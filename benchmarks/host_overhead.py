@@ -30,7 +30,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.step_rows import SampledRows
+from palladio.runtime.scheduling.batch.step_rows import SampledRows
 
 PROMPT, CHUNK = 16, 256  # tokens of each request, and of a prefill step
 

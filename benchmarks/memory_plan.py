@@ -31,7 +31,7 @@ from palladio.runtime.core.sizing import PlatformDefaults
 from palladio.runtime.execution.program import ProgramKey
 from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 
 def compile_them(mesh: Mesh, programs: StepPrograms, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:

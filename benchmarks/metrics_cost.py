@@ -37,8 +37,8 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.scheduling.batch_share import QueueTime
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.policy.batch_share import QueueTime
+from palladio.runtime.scheduling.state.request import Request
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from aot_targets import TARGETS, Compiled
 from hlo_facts import entry_operations
 
 from palladio.runtime.core.sizing import PlatformDefaults
-from palladio.runtime.scheduling.scheduled_batch import Buckets, PrefillBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, PrefillBucket
 
 _NAME = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\S+)")
 

@@ -37,7 +37,11 @@ TOGETHER = {
                 *("core/test_compile_modes.py", "core/test_timeline_recorder.py"),
                 *("execution/test_device_state.py", "execution/test_out_of_memory.py", "grammar/test_compiler.py"),
                 *("core/test_kv_events.py", "interface/outputs/test_request_trace.py"),
-                *("scheduling/test_grammar_queue.py", "scheduling/test_preemption.py", "telemetry/test_profiler.py"),
+                *(
+                    "scheduling/policy/test_grammar_queue.py",
+                    "scheduling/test_preemption.py",
+                    "telemetry/test_profiler.py",
+                ),
             ),
         ),
     )

@@ -14,10 +14,10 @@ from typing import Protocol, Self
 
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.prompt_parts import Media, Rows
-from palladio.runtime.scheduling.cache_manager import Prefix
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.cache.cache_manager import Prefix
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 # Largest accepted |difference| / |value| of a page, in root mean square. Another shape of step or bfloat16 gives up to
 # a few percent in deep layers; one wrong token among 16 gives 35 %, a wrong page 140 %.

@@ -30,9 +30,9 @@ from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
-from palladio.runtime.scheduling.grammar_queue import GrammarQueue
-from palladio.runtime.scheduling.request import Request, RequestStatus, constraint_failure
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.policy.grammar_queue import GrammarQueue
+from palladio.runtime.scheduling.state.request import Request, RequestStatus, constraint_failure
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 
 MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect

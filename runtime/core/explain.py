@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
-from palladio.runtime.scheduling.request import Request, RequestStatus
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 
 def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[LiveRequest]:

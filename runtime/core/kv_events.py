@@ -4,7 +4,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.process.event_publisher import EventPublisher
-from palladio.runtime.scheduling.tree_events import TreeEvents
+from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 
 
 def open_events(config: EngineConfig, num_ranks: int, page_size: int) -> list[TreeEvents | None]:

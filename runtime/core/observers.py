@@ -15,9 +15,9 @@ from palladio.runtime.interface.messages.messages import EngineStats, LiveReques
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.telemetry.logs import Histogram
 from palladio.runtime.telemetry.profiler import Profiler
 

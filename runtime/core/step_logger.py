@@ -20,10 +20,10 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs.outputs import DecodeSteps, PrefillChunk
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.telemetry.logs import fields
 from palladio.runtime.telemetry.profiler import Profiler
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from palladio.runtime.execution.step_results import InFlightStep
 from palladio.runtime.interface.outputs.outputs import MAX_CHUNKS
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
-from palladio.runtime.scheduling.request import Request, RequestStatus
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.step_rows import ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 LEAST_IDLE = 1e-3  # seconds between two steps of a request: what is shorter, the host needs
 _MAX_PENDING = 256  # records between two outputs: only chunks, waits and retractions, which are few

@@ -17,15 +17,15 @@ import numpy as np
 from palladio.runtime.execution.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.interface.request.generation_request import SamplingParams
-from palladio.runtime.scheduling.page_headroom import Slots
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import (
+from palladio.runtime.scheduling.batch.scheduled_batch import (
     Buckets,
     PrefillBucket,
     ScheduledBatch,
     ScheduledStep,
     VerifyBucket,
 )
+from palladio.runtime.scheduling.state.page_headroom import Slots
+from palladio.runtime.scheduling.state.request import Request
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (

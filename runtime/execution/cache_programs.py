@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from palladio.runtime.execution.device_state import DeviceState
 from palladio.runtime.execution.program import Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.step_functions import copy_states, page_difference, state_difference
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 COMPARED_PAGES = 64  # pages of each block table that one compare program compares
 COPIED_STATES = 1, 8  # slots that one copy program copies; each copy reads and writes all layers' states of a slot

@@ -19,7 +19,7 @@ from palladio.runtime.execution.program import (
 )
 from palladio.runtime.execution.sampler import SampleTier
 from palladio.runtime.execution.verification import propose_drafts, verify_drafts
-from palladio.runtime.scheduling.scheduled_batch import Buckets, VerifyBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, VerifyBucket
 
 
 class Draft(Program):

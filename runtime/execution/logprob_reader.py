@@ -9,8 +9,8 @@ import numpy.typing as npt
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs.outputs import TokenLogprob
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.state.request import Request
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.interface.request.prompt_parts import Rows
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 
 ROWS_PER_CALL: Final = 256  # that one program call writes into the pool
 

@@ -33,9 +33,9 @@ from palladio.runtime.execution.ranks import HostArray
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
 from palladio.runtime.execution.step_results import InFlightStep, read_batch
 from palladio.runtime.interface.request.prompt_parts import text_ids
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledStep
-from palladio.runtime.scheduling.step_rows import SampledRows
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.request import Request
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 

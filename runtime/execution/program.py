@@ -21,7 +21,7 @@ from palladio.runtime.execution.compiler_options import compiler_options
 from palladio.runtime.execution.device_state import DeviceShape, DeviceState, Weights
 from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SamplerTarget, SampleTier
 from palladio.runtime.execution.sampler_state import SamplerState
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 # What replaces the donated arguments, in their order; what else stays on the device; what goes to the host.
 Results = tuple[tuple[Any, ...], Any, Any]

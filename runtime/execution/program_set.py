@@ -14,7 +14,7 @@ from palladio.runtime.execution.programs import Decode, Sample, declare_programs
 from palladio.runtime.execution.sampler import TIERS, SampleTier
 from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.scheduled_batch import Buckets, StepKind
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, StepKind
 
 FIRST_REQUESTS = 8  # that an engine can run at once before its larger programs are built
 FIRST_TOKENS = 256  # of a prefill step until then

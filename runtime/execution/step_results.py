@@ -10,9 +10,9 @@ from palladio.runtime.execution.logprob_reader import read_logprobs, read_scores
 from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.scoring import Scores
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.scheduling.request import NOT_FINITE, Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.step_rows import SampledRows
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.request import NOT_FINITE, Request
 
 NO_TOKENS = np.zeros((0, 1), np.int32)
 

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.grammar.backend import GrammarBackend
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.state.request import Request
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -16,15 +16,15 @@ from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.scheduling.batch_share import ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.cache.page_map import map_pages
+from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.page_map import map_pages
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.policy.batch_share import ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.policy.waiting_queue import WINDOW
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.step_rows import SampledRows
-from palladio.runtime.scheduling.tree_events import TreeEvents
-from palladio.runtime.scheduling.waiting_queue import WINDOW
+from palladio.runtime.scheduling.state.request import Request
 
 
 class DataParallelScheduler:

@@ -14,16 +14,22 @@ import numpy as np
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.scheduling.batch_share import BatchShare, QueueTime, RunningRequests, ScheduleTurn, ScheduleTurns
-from palladio.runtime.scheduling.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.drafts import draft_rows, note_drafts
-from palladio.runtime.scheduling.kv_budget import KVBudget
-from palladio.runtime.scheduling.page_headroom import Slots
-from palladio.runtime.scheduling.request import NOT_FINITE, Request, RequestStatus, take_tokens
-from palladio.runtime.scheduling.retractor import Retractor
-from palladio.runtime.scheduling.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
-from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
-from palladio.runtime.scheduling.waiting_queue import Deadlines, WaitingQueue, timeout_reason
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
+from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
+from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
+from palladio.runtime.scheduling.policy.batch_share import (
+    BatchShare,
+    QueueTime,
+    RunningRequests,
+    ScheduleTurn,
+    ScheduleTurns,
+)
+from palladio.runtime.scheduling.policy.drafts import draft_rows, note_drafts
+from palladio.runtime.scheduling.policy.kv_budget import KVBudget
+from palladio.runtime.scheduling.policy.retractor import Retractor
+from palladio.runtime.scheduling.policy.waiting_queue import Deadlines, WaitingQueue, timeout_reason
+from palladio.runtime.scheduling.state.page_headroom import Slots
+from palladio.runtime.scheduling.state.request import NOT_FINITE, Request, RequestStatus, take_tokens
 
 
 class Scheduler:
@@ -46,12 +52,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        limits: SchedulerLimits,
-        buckets: Buckets,
-        cache: CacheManager,
-        waiting: WaitingQueue,
-        share: BatchShare,
+        self, limits: SchedulerLimits, buckets: Buckets, cache: CacheManager, waiting: WaitingQueue, share: BatchShare
     ) -> None:
         self.limits = limits
         self.buckets = buckets

@@ -2,11 +2,11 @@
 
 from tests.faults.fault import Fault
 
-_COLUMNS = "runtime/scheduling/slot_columns.py"
+_COLUMNS = "runtime/scheduling/state/slot_columns.py"
 _BUILDER = "runtime/execution/batch_builder.py"
-BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/test_step_rows.py",)
-LATE, _HEADROOM = ("tests/runtime/scheduling/test_late_columns.py",), "runtime/scheduling/page_headroom.py"
-REQUEST = ("tests/runtime/scheduling/test_request.py",)
+BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/batch/test_step_rows.py",)
+LATE, _HEADROOM = ("tests/runtime/scheduling/state/test_late_columns.py",), "runtime/scheduling/state/page_headroom.py"
+REQUEST = ("tests/runtime/scheduling/state/test_request.py",)
 TABLE = ("tests/runtime/front/test_request_table.py",)
 
 COLUMN_FAULTS: tuple[Fault, ...] = (
@@ -26,14 +26,14 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "columns hold more tokens than they have room for",
-        "runtime/scheduling/request.py",
+        "runtime/scheduling/state/request.py",
         "len(self.listed_ids) + RECENT",
         "len(self.listed_ids) + 2 * RECENT",
         REQUEST,
     ),
     Fault(
         "who loses its slot loses tokens",
-        "runtime/scheduling/request.py",
+        "runtime/scheduling/state/request.py",
         "        known = self.token_ids\n",
         "        known = self.listed_ids\n",
         REQUEST,
@@ -61,14 +61,14 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a row is of its request's old revision",
-        "runtime/scheduling/step_rows.py",
+        "runtime/scheduling/batch/step_rows.py",
         "before.slots is slots and before.num_changes == columns.num_changes",
         "before.slots is slots",
         ROWS,
     ),
     Fault(
         "a step has no masks though a grammar goes on",
-        "runtime/scheduling/step_rows.py",
+        "runtime/scheduling/batch/step_rows.py",
         "is_same and not before.is_constrained and not has_drafts",
         "is_same and not has_drafts",
         ROWS,
@@ -110,7 +110,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the last cached pages are given up for tokens to come",
-        "runtime/scheduling/cache_manager.py",
+        "runtime/scheduling/cache/cache_manager.py",
         "_SPARE * count <= self",
         "count <= self",
         LATE,

@@ -5,17 +5,17 @@ from tests.faults.fault import Fault
 DASHBOARD_FAULTS = (
     Fault(
         "cached pages that somebody uses count as cached alone",
-        "runtime/scheduling/page_map.py",
+        "runtime/scheduling/cache/page_map.py",
         "                if node.lock_count == 0:\n",
         "                if node.lock_count >= 0:\n",
-        ("tests/runtime/scheduling/test_page_map.py",),
+        ("tests/runtime/scheduling/cache/test_page_map.py",),
     ),
     Fault(
         "the map of a large pool has as many runs as it has pages",
-        "runtime/scheduling/page_map.py",
+        "runtime/scheduling/cache/page_map.py",
         "pages_per_cell = -(-(num_pages - 1) // MAX_CELLS)",
         "pages_per_cell = 1",
-        ("tests/runtime/scheduling/test_page_map.py",),
+        ("tests/runtime/scheduling/cache/test_page_map.py",),
     ),
     Fault(
         "prompt tokens are not counted as they are computed",

@@ -9,10 +9,10 @@ from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
-QUEUE = (_SCHEDULING + "test_waiting_queue.py",)
+QUEUE = (_SCHEDULING + "policy/test_waiting_queue.py",)
 PREEMPTION = (_SCHEDULING + "test_preemption.py",)
-RATIO = (_SCHEDULING + "test_new_token_ratio.py",)
-TREE = (_SCHEDULING + "test_radix_cache.py", _SCHEDULING + "test_radix_cache_model.py")
+RATIO = (_SCHEDULING + "policy/test_new_token_ratio.py",)
+TREE = (_SCHEDULING + "cache/test_radix_cache.py", _SCHEDULING + "cache/test_radix_cache_model.py")
 SCHEDULING = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_preemption.py", "test_scheduler_interleavings.py")),
     _CORE + "test_engine_scheduling.py",
@@ -21,7 +21,7 @@ CACHE = (
     *(_SCHEDULING + name for name in ("test_scheduler.py", "test_scheduler_interleavings.py")),
     _CORE + "test_prefix_cache.py",
 )
-WINDOWS = (_SCHEDULING + "test_window_pages.py", _SCHEDULING + "test_scheduler_interleavings.py")
+WINDOWS = (_SCHEDULING + "state/test_window_pages.py", _SCHEDULING + "test_scheduler_interleavings.py")
 SAMPLER = (
     *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
     *("tests/runtime/execution", _CORE + "test_engine_core.py"),
@@ -30,8 +30,8 @@ DRAFTS = ("tests/runtime/execution/test_verification.py", _CORE + "test_drafts.p
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
-_MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
-_WINDOWS, _NODE = "runtime/scheduling/tree_windows.py", "runtime/scheduling/radix_node.py"
+_MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
+_WINDOWS, _NODE = "runtime/scheduling/cache/tree_windows.py", "runtime/scheduling/state/radix_node.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
 _VERIFICATION = "runtime/execution/verification.py"
 
@@ -39,21 +39,21 @@ FAULTS = (
     # The scheduler
     Fault(
         "no fair turn ever comes",
-        _ROOM + "waiting_queue.py",
+        _ROOM + "policy/waiting_queue.py",
         "% FAIR_TURN == FAIR_TURN - 1",
         "% FAIR_TURN == FAIR_TURN",
         QUEUE,
     ),
     Fault(
         "retraction takes the oldest of equals",
-        _ROOM + "retractor.py",
+        _ROOM + "policy/retractor.py",
         "-lost, request.given.received",
         "-lost, -request.given.received",
         PREEMPTION,
     ),
     Fault(
         "the new-token ratio sinks below its least",
-        _ROOM + "kv_budget.py",
+        _ROOM + "policy/kv_budget.py",
         "max(self.value - self._decay, self._lowest)",
         "self.value - self._decay",
         RATIO,
@@ -67,14 +67,14 @@ FAULTS = (
     ),
     Fault(
         "deadlines are noticed a minute late",
-        _ROOM + "waiting_queue.py",
+        _ROOM + "policy/waiting_queue.py",
         "self._heap[0][0] <= now",
         "self._heap[0][0] <= now - 60",
         SCHEDULING,
     ),
     Fault(
         "priorities within the threshold preempt",
-        _ROOM + "retractor.py",
+        _ROOM + "policy/retractor.py",
         "self._urgency(victim) > self._threshold",
         "self._urgency(victim) >= self._threshold",
         PREEMPTION,
@@ -95,7 +95,7 @@ FAULTS = (
     ),
     Fault(
         "the queue takes one request too many",
-        _ROOM + "waiting_queue.py",
+        _ROOM + "policy/waiting_queue.py",
         "self.num_foreground + num_elsewhere >= limit",
         "self.num_foreground + num_elsewhere > limit",
         SCHEDULING,
@@ -179,21 +179,21 @@ FAULTS = (
     ),
     Fault(
         "pages for a token are reserved by the lower bound",
-        _ROOM + "slot_columns.py",
+        _ROOM + "state/slot_columns.py",
         "computed: Counts = self.computed[slots] + self.unsure[slots]",
         "computed: Counts = self.computed[slots]",
         SCHEDULING,
     ),
     Fault(
         "pages for drafts are reserved by the lower bound",
-        _ROOM + "drafts.py",
+        _ROOM + "policy/drafts.py",
         "np.minimum(computed + columns.unsure[slots], most)",
         "np.minimum(computed, most)",
         SCHEDULING,
     ),
     Fault(
         "reading a step corrects no bound",
-        _ROOM + "step_rows.py",
+        _ROOM + "batch/step_rows.py",
         "        if self.has_drafts and counts is not None:",
         "        if self.has_drafts and counts is None:",
         SCHEDULING,
@@ -338,7 +338,7 @@ FAULTS = (
     ),
     Fault(
         "forced text goes beyond max_tokens",
-        _ROOM + "request.py",
+        _ROOM + "state/request.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,

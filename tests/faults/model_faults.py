@@ -9,7 +9,7 @@ from tests.faults.snapshot_faults import SNAPSHOT_FAULTS
 from tests.faults.weight_faults import WEIGHT_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
-PARTS = (_SCHEDULING + "test_prompt_parts.py", _CORE + "test_input_embeds.py")
+PARTS = (_SCHEDULING + "state/test_prompt_parts.py", _CORE + "test_input_embeds.py")
 LOADER = (
     "tests/model/loading/test_weights.py",
     "tests/model/loading/test_coverage.py",
@@ -17,7 +17,7 @@ LOADER = (
 )
 EXPERTS = ("tests/model/test_experts.py", "tests/model/test_against_transformers.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
-_MANAGER, _TREE = "runtime/scheduling/cache_manager.py", "runtime/scheduling/radix_cache.py"
+_MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
 FORMATS = ("tests/model/loading/test_formats.py",)
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
@@ -84,7 +84,13 @@ EIGHT_BIT_FAULTS = (
 MODEL_FAULTS = (
     *EIGHT_BIT_FAULTS,
     # Parts of prompts
-    Fault("the media's digest is left out of the key", _ROOM + "radix_node.py", "(p.digest, p.is", '("", p.is', PARTS),
+    Fault(
+        "the media's digest is left out of the key",
+        _ROOM + "state/radix_node.py",
+        "(p.digest, p.is",
+        '("", p.is',
+        PARTS,
+    ),
     Fault(
         "a chunk divides what one step has to compute",
         _SCHEDULER,

@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 _LOAD, _RENDER = ("tests/http/routes/test_load.py",), ("tests/http/routes/test_render.py",)
-_EVENTS = ("tests/runtime/scheduling/test_tree_events.py",)
+_EVENTS = ("tests/runtime/scheduling/cache/test_tree_events.py",)
 
 ROUTER_FAULTS = (
     Fault(
@@ -71,28 +71,28 @@ ROUTER_FAULTS = (
     ),
     Fault(
         "routers are not told of the pages that are evicted",
-        "runtime/scheduling/radix_cache.py",
+        "runtime/scheduling/cache/radix_cache.py",
         "self._events.remove(leaf, kept)",
         "self._events.remove(leaf, len(leaf.keys))",
         _EVENTS,
     ),
     Fault(
         "routers believe in a cache that was flushed",
-        "runtime/scheduling/radix_cache.py",
+        "runtime/scheduling/cache/radix_cache.py",
         "self._events is not None and not self._filled_roots",
         "self._events is not None and self._filled_roots",
         _EVENTS,
     ),
     Fault(
         "cached pages of salted prompts are told as those of others",
-        "runtime/scheduling/tree_events.py",
+        "runtime/scheduling/cache/tree_events.py",
         "if begins and before != _NO_NAMESPACE:",
         "if not begins and before != _NO_NAMESPACE:",
         _EVENTS,
     ),
     Fault(
         "routers hear of exchanged weights at the next step only",
-        "runtime/scheduling/tree_events.py",
+        "runtime/scheduling/cache/tree_events.py",
         """            self._pending = [AllBlocksCleared()]
             self.send()""",
         """            self._pending = [AllBlocksCleared()]""",

@@ -3,8 +3,8 @@
 from tests.faults.fault import Fault
 
 _ROOM = "runtime/scheduling/"
-_COPIES, _TREE = _ROOM + "state_snapshots.py", _ROOM + "radix_cache.py"
-SNAPSHOTS = (_ROOM.replace("runtime", "tests/runtime") + "test_snapshots.py",)
+_COPIES, _TREE = _ROOM + "cache/state_snapshots.py", _ROOM + "cache/radix_cache.py"
+SNAPSHOTS = (_ROOM.replace("runtime", "tests/runtime") + "cache/test_snapshots.py",)
 ENGINE, SIZES = ("tests/runtime/core/test_states.py",), ("tests/runtime/core/test_state_sizing.py",)
 
 SNAPSHOT_FAULTS: tuple[Fault, ...] = (
@@ -80,7 +80,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the snapshot that was used last is evicted",
-        _ROOM + "tree_snapshots.py",
+        _ROOM + "cache/tree_snapshots.py",
         "self.drop(next(iter(self._nodes)))",
         "self.drop(next(reversed(self._nodes)))",
         SNAPSHOTS,
@@ -101,7 +101,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a retraction's loss counts all tokens",
-        _ROOM + "cache_manager.py",
+        _ROOM + "cache/cache_manager.py",
         "return request.num_computed - behind",
         "return request.num_computed",
         SNAPSHOTS,
@@ -137,7 +137,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "an explanation does not tell how far a snapshot reached",
-        "runtime/scheduling/state_snapshots.py",
+        "runtime/scheduling/cache/state_snapshots.py",
         "SnapshotHit(time.time(), node.snapshot, request.num_computed)",
         "SnapshotHit(time.time(), node.snapshot, 0)",
         ENGINE,

@@ -108,10 +108,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "steps are fine below what a CPU gains by",
-        "runtime/scheduling/scheduled_batch.py",
+        "runtime/scheduling/batch/scheduled_batch.py",
         "in itertools.pairwise(sizes) if size >= low",
         "in itertools.pairwise(sizes)",
-        ("tests/runtime/scheduling/test_buckets.py",),
+        ("tests/runtime/scheduling/batch/test_buckets.py",),
     ),
     Fault(
         "tables of tuned sizes are not part of a program's key",

@@ -19,7 +19,7 @@ from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTrac
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.outputs.timeline import Timeline
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests import compile_cache
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -10,7 +10,7 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.collective_lines import collectives_by_kind

@@ -7,7 +7,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.interface.messages.messages import EngineStats
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.request import Request
+from palladio.runtime.scheduling.state.request import Request
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 OF_OBSERVERS = {"device_idle", "steps", "ranks"}  # figures of EngineStats

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.scheduling.cache_manager import CacheManager
+from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from tests.many_devices import call_with_devices
 from tests.runtime.core.mesh_requests import REQUESTS, add, assert_same, drain, seen
 from tests.runtime.tiny_engine import TINY_CONFIG, Collector, TinyEngine, create_core, random_prompt

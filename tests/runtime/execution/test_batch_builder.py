@@ -18,10 +18,10 @@ from palladio.runtime.execution.sampler import SampleOutput
 from palladio.runtime.execution.step_results import read_batch
 from palladio.runtime.interface.outputs.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.scheduling.batch_share import RunningRequests
-from palladio.runtime.scheduling.request import NOT_FINITE, Request, take_tokens
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.step_rows import DecodeRows, SampledRows, ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
+from palladio.runtime.scheduling.policy.batch_share import RunningRequests
+from palladio.runtime.scheduling.state.request import NOT_FINITE, Request, take_tokens
 
 STOP = 9
 

@@ -18,7 +18,7 @@ from palladio.runtime.execution.program_set import StepPrograms
 from palladio.runtime.execution.programs import Sample
 from palladio.runtime.execution.proposer import NgramProposer
 from palladio.runtime.interface.request.pooling import Pooling
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 
 BUCKETS = Buckets.create(max_running=64, max_step_tokens=1024, growth=4)

@@ -16,7 +16,7 @@ from palladio.runtime.execution.proposer import KnownTokens, NgramProposer, Prop
 from palladio.runtime.execution.sampler_state import SamplerState
 from palladio.runtime.execution.step_functions import unpack_forward
 from palladio.runtime.execution.verification import propose_drafts, verify_drafts
-from palladio.runtime.scheduling.scheduled_batch import PrefillBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import PrefillBucket
 from tests.properties import examples
 
 SLOTS, COLUMNS, SIZE, VOCAB = 5, 4, 4, 50

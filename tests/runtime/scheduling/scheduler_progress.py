@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.request import Request
 
 PREEMPTION_THRESHOLD = 10
 

@@ -7,12 +7,12 @@ from palladio.runtime.core.step_logger import StepLogger
 from palladio.runtime.interface.messages.messages import EngineStats
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.batch_share import BatchShare
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.step_rows import ScheduledRow
+from palladio.runtime.scheduling.policy.batch_share import BatchShare
+from palladio.runtime.scheduling.state.request import Request
 from tests.runtime.scheduling.scheduler_sim import Simulation, sampled_rows
 
 

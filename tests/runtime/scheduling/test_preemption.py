@@ -4,9 +4,9 @@ import pytest
 
 from palladio.runtime.core import engine_core
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.request import Request
-from palladio.runtime.scheduling.retractor import MAX_FRUITLESS, Retractor
+from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.policy.retractor import MAX_FRUITLESS, Retractor
+from palladio.runtime.scheduling.state.request import Request
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
 from tests.runtime.tiny_engine import Collector, TinyEngine, generate, random_prompt

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
 

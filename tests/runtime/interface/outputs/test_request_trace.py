@@ -21,9 +21,9 @@ from palladio.runtime.interface.outputs.outputs import (
 )
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.batch_share import QueueTime
-from palladio.runtime.scheduling.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.policy.batch_share import QueueTime
+from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
 
@@ -38,7 +38,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def tick() -> None:
         now[0] += TICK
 
-    monkeypatch.setattr("palladio.runtime.scheduling.batch_share.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palladio.runtime.scheduling.policy.batch_share.time.perf_counter", lambda: now[0])
     return tick
 
 

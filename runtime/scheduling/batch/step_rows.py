@@ -1,0 +1,236 @@
+"""The rows of a step, and what was read of them: a request's prompt as a tuple, requests that decode as columns."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.scheduling.state.page_headroom import Counts, Slots
+from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.slot_columns import Mask, Objects, SlotColumns, TokenIds
+
+
+class ScheduledRow(NamedTuple):
+    """One request's part of a step: its tokens [start, start + num_tokens).
+
+    Attributes:
+        start: of a decode row: at most; the device knows where it starts.
+        samples: whether the step samples a token after the last of them (of a decode row: after each).
+        decodes: its first token is the one sampled last, which only the device may know yet; else the host knows all.
+        revision: its request's when it was planned.
+        num_drafts: of a decode row: how many of its tokens, the last ones, may turn out to be wrong.
+    """
+
+    request: Request
+    start: int
+    num_tokens: int
+    samples: bool
+    decodes: bool = False
+    revision: int = 0
+    num_drafts: int = 0
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that it gives, at most."""
+        return self.num_tokens if self.decodes else int(self.samples)
+
+    @property
+    def end(self) -> int:
+        """Where its tokens end at most."""
+        end = self.start + self.num_tokens
+        return min(end, self.request.max_computed) if self.num_drafts else end
+
+    @property
+    def is_void(self) -> bool:
+        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
+        return self.revision != self.request.revision
+
+    def read(self, count: int) -> None:
+        """It has been read. Args: count: tokens that it gave."""
+        columns, slot = self.request.columns, self.request.slot
+        self.request.note_unread(-1)
+        if self.num_drafts and columns is not None:  # one that is retracted has none
+            columns.correct(slot, self.num_tokens, self.num_drafts, count)
+
+
+class Pages(Protocol):
+    """Who gives requests pages. Attributes: snapshots: of states, at the ends of pages; None: there are none."""
+
+    @property
+    def snapshots(self) -> object | None: ...
+
+    def grow(self, request: Request, num_tokens: int, /) -> bool:
+        """Gives a request pages for so many tokens, and tells whether there were enough."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Rows of a step whose first token is the one that their request sampled last, column by column: as the fields of
+    ScheduledRow. The requests may have left their slots since.
+
+    Attributes:
+        slots: of the requests, when the rows were planned.
+        begins: where they began so many steps ago (`num_later`), with a token each since.
+        total: of num_tokens.
+        num_changes: those of the columns then.
+        is_constrained: whether one of the requests had a grammar then.
+        has_drafts: whether any row of the engine ever has some.
+    """
+
+    columns: SlotColumns
+    slots: Slots
+    requests: Objects
+    begins: Counts
+    num_tokens: Counts
+    revisions: Counts
+    num_drafts: Counts
+    total: int
+    num_changes: int
+    is_constrained: bool
+    has_drafts: bool = False
+    num_later: int = 0
+
+    @classmethod
+    def plan(cls, columns: SlotColumns, slots: Slots, num_tokens: Counts, num_drafts: Counts | None = None) -> Self:
+        """Plans a row for each slot. Args: num_drafts: None: no row of the engine ever has any."""
+        starts = columns.plan(slots, num_tokens, num_drafts)
+        requests, revisions, has_drafts = columns.requests[slots], columns.revision[slots], num_drafts is not None
+        drafts = np.zeros_like(num_tokens) if num_drafts is None else num_drafts
+        is_constrained = bool(columns.constrained(slots).any())
+        common = (int(num_tokens.sum()), columns.num_changes, is_constrained, has_drafts)
+        return cls(columns, slots, requests, starts, num_tokens, revisions, drafts, *common)
+
+    @classmethod
+    def plan_tokens(cls, columns: SlotColumns, slots: Slots, before: Self | None, *, has_drafts: bool) -> Self:
+        """The same, of a token each and no draft.
+
+        Args:
+            before: rows that were planned so. Those of the same requests differ in where they start, and in
+                whether a grammar goes on.
+            has_drafts: as the attribute.
+        """
+        is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
+        if before is not None and is_same and not before.is_constrained and not has_drafts:
+            begins, num_later = columns.plan_again(slots)
+            same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
+            return cls(columns, slots, before.requests, begins, *same, is_constrained=False, num_later=num_later)
+        num_tokens = np.ones(len(slots), np.int64)
+        return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
+
+    @classmethod
+    def plan_several(cls, columns: SlotColumns, slots: Slots, most: int, pages: Pages) -> Self:
+        """Plans a row of so many tokens for each slot, or fewer at its end; of one where there are too few pages. Where
+        states are copied, none goes over the end of a page."""
+        computed = columns.computed[slots]
+        remaining = columns.max_computed[slots] - np.maximum(computed, columns.known[slots] - 1)
+        num_tokens = np.minimum(remaining, most)
+        if pages.snapshots is not None:
+            num_tokens = np.minimum(num_tokens, columns.page_size - computed % columns.page_size)
+        for row in np.flatnonzero(computed + num_tokens > columns.free_until[slots]).tolist():
+            if not pages.grow(columns.requests[slots[row]], int(computed[row] + num_tokens[row])):
+                num_tokens[row] = 1
+        return cls.plan(columns, slots, num_tokens)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def starts(self) -> Counts:
+        """As in ScheduledRow."""
+        return self.begins + self.num_later if self.num_later else self.begins
+
+    @property
+    def ends(self) -> Counts:
+        """Where their tokens end at most."""
+        if self.total == len(self.slots):
+            return self.begins + (self.num_later + 1)
+        ends = self.starts + self.num_tokens
+        if not self.has_drafts:
+            return ends
+        return np.where(self.num_drafts > 0, np.minimum(ends, self.columns.max_computed[self.slots]), ends)
+
+    def row(self, number: int) -> ScheduledRow:
+        """One of them."""
+        start, num_tokens = int(self.begins[number]) + self.num_later, int(self.num_tokens[number])
+        revision, num_drafts = int(self.revisions[number]), int(self.num_drafts[number])
+        return ScheduledRow(self.requests[number], start, num_tokens, True, True, revision, num_drafts)
+
+    def cut(self, max_rows: int) -> Self:
+        """The same rows with a token each, of a step that is not dispatched yet. If there are too many, those with the
+        longest outputs are no part of it."""
+        places = np.arange(len(self))
+        if len(self) > max_rows:
+            order = np.argsort([request.num_output_tokens for request in self.requests], kind="stable")
+            places, left = order[:max_rows], order[max_rows:]
+            self.columns.correct(self.slots[left], self.num_tokens[left], self.num_drafts[left], 0)
+            self.columns.add_unread(self.slots[left], -1)
+        slots, ones = self.slots[places], np.ones(len(places), np.int64)
+        self.columns.correct(slots, self.num_tokens[places], self.num_drafts[places], 1)
+        return dataclasses.replace(
+            self,
+            slots=slots,
+            requests=self.requests[places],
+            begins=self.starts[places],
+            num_later=0,
+            num_tokens=ones,
+            revisions=self.revisions[places],
+            num_drafts=np.zeros_like(ones),
+            total=len(ones),
+            is_constrained=bool(self.columns.constrained(slots).any()),
+        )
+
+    def take(self, sampled: "SampledRows") -> Mask:
+        """Takes what was read of them into their requests, as far as nothing follows from it. Returns of which rows."""
+        number, counts, columns = len(self), sampled.counts, self.columns
+        counts = None if counts is None else counts[:number]
+        alone = [place for place in sampled.alone if place < number] if sampled.alone else []
+        taken = columns.take_tokens(self.slots, sampled.token_ids[:number], counts, alone)
+        if self.has_drafts and counts is not None:
+            drafted = taken & (self.num_drafts > 0)
+            slots, given = self.slots[drafted], counts[drafted]
+            columns.correct(slots, self.num_tokens[drafted], self.num_drafts[drafted], given)
+        return taken
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledRows:
+    """What was read of the rows of a batch that sample, which are its first.
+
+    Attributes:
+        token_ids: i32[B, N]. counts: i64[B], how many of them each row has; None: all.
+        alone: by the row's number, the output of each of which there is more to tell; of any row of the batch.
+    """
+
+    token_ids: TokenIds
+    counts: Counts | None
+    alone: Mapping[int, TokenOutput]
+
+    def num_tokens(self, number: int) -> int:
+        """Of one row."""
+        return len(self.alone[number].token_ids) if number in self.alone else len(self.tokens(number))
+
+    def tokens(self, number: int) -> list[int]:
+        """Of one row; none, if it does not sample."""
+        if number >= len(self.token_ids):
+            return []
+        tokens: list[int] = self.token_ids[number].tolist()
+        return tokens if self.counts is None else tokens[: self.counts[number]]
+
+    def output(self, number: int, request: Request) -> TokenOutput:
+        """Of one row. Args: request: its own."""
+        return self.alone[number] if number in self.alone else request.output(self.tokens(number))
+
+    def plain(self, rows: DecodeRows, taken: Mask, num_taken: int) -> PlainTokens:
+        """For the front: of the rows that nothing follows from, their tokens. Args: num_taken: how many these are."""
+        if self.counts is None and num_taken == len(taken):
+            token_ids = self.token_ids[:num_taken]
+            counts = None if token_ids.shape[1] == 1 else [token_ids.shape[1]] * num_taken
+            return PlainTokens(rows.columns.names_of(rows.slots), token_ids.tobytes(), counts)
+        given = taken if self.counts is None else taken & (self.counts[: len(taken)] > 0)
+        numbers = np.flatnonzero(given)
+        request_ids: list[str] = rows.columns.request_ids[rows.slots[numbers]].tolist()
+        return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])

@@ -1,0 +1,197 @@
+"""Who gives its pages up when memory runs out, and who gets them."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from palladio.runtime.interface.outputs.cache_events import LostPages
+from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.cache.cache_manager import CacheManager
+from palladio.runtime.scheduling.policy.batch_share import RunningRequests
+from palladio.runtime.scheduling.policy.kv_budget import KVBudget, NewTokenRatio
+from palladio.runtime.scheduling.state.page_headroom import Slots
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.state.slot_columns import Mask, SlotColumns
+
+MAX_FRUITLESS = 100  # preemptions in a row without a token: each needs a more urgent request with a long prompt
+
+logger = logging.getLogger("palladio.engine")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Retraction:
+    """For the log: how many requests lost their pages, and what it did to the new-token ratio."""
+
+    num_retracted: int
+    old_ratio: float
+    new_ratio: float
+
+
+class Retractor:
+    """Takes pages and slots from running requests, the one that is to lose them first.
+
+    Background requests go first, then the least urgent; of those, who loses least: the fewest computed tokens have to
+    be computed again, and among equals the youngest goes.
+
+    Args:
+        running: the scheduler's, which `suspend` takes the requests from.
+        suspend: takes a running request's pages and slot, and puts it back into the queue.
+
+    Attributes:
+        retractions: for want of pages, since they were last taken.
+    """
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        kv_budget: KVBudget,
+        running: RunningRequests,
+        suspend: Callable[[Request], None],
+        limits: SchedulerLimits,
+    ) -> None:
+        self._cache = cache
+        self._kv_budget = kv_budget
+        self._running = running
+        self._suspend = suspend
+        self._threshold = limits.preemption_threshold
+        self._low_values_first = limits.low_values_first
+        self.retractions: list[Retraction] = []
+        self._num_fruitless = 0  # preemptions since a step last sampled
+
+    def take_retractions(self) -> list[Retraction]:
+        """Those since the last time."""
+        taken, self.retractions = self.retractions, []
+        return taken
+
+    def have_room(self, slots: Slots) -> bool:
+        """Whether each of these is known to have room for one more token, without a look at them; if they had until the
+        last step, they get pages here. If not, nothing has changed."""
+        columns = self._running.columns
+        if columns.are_roomy(slots):
+            return True
+        soon = columns.soon_full_again(slots)
+        if not len(soon) or not self._cache.has_spare(len(soon)):
+            return False
+        self._cache.add_pages(columns, soon)
+        return True
+
+    def with_room(self, slots: Slots) -> Slots:
+        """Those of these that can decode, each with room for one more token."""
+        columns = self._running.columns
+        if self.have_room(slots) or (unfree := columns.unfree(slots)) is None:
+            return slots
+        return self.give_pages(columns, slots, unfree)
+
+    def give_pages(self, columns: SlotColumns, slots: Slots, unfree: Mask) -> Slots:
+        """Gives each request that can decode the pages for its next token; who has too few waits or is retracted.
+
+        Args:
+            slots: of running requests. unfree: which of them have reached their `free_until`.
+
+        Returns:
+            The slots of those that can decode.
+        """
+        ready_rows, growing_slots = columns.growing(slots[unfree])
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
+            soon = columns.soon_full(slots)
+            self._cache.add_pages(columns, soon if self._cache.has_spare(len(soon)) else growing_slots)
+            unfree[unfree] = ~ready_rows
+            return slots[~unfree] if unfree.any() else slots  # the same array tells that all of them go on
+        size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
+        ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
+        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
+        if len(growing) > self._cache.num_available_columns:
+            # Who may have a page less than it seems waits for its tokens to be read.
+            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
+            ready = [r for r in ready if r not in unsure]
+        if len(growing) > self._cache.num_available_columns:
+            self.make_room(growing, self._kv_budget.ratio)
+        for request in growing:
+            if request.status is RequestStatus.RUNNING:
+                grown = self._cache.grow(request, min(request.most_computed + 1, request.max_computed))
+                assert grown, "retraction left too few pages"
+        ready_slots = {request.slot for request in ready}  # 0 of those that were retracted
+        taking_part: Mask = columns.requests[slots] != None  # noqa: E711  # elementwise
+        taking_part[unfree] &= [slot in ready_slots for slot in slots[unfree].tolist()]
+        return slots[taking_part]
+
+    def make_room(self, growing: Sequence[Request], ratio: NewTokenRatio) -> None:
+        """Retracts until each of the growing requests that is left can have another page, and expects more of those
+        that run from now on (`ratio`).
+
+        One request always stays, and it fits alone, so the others get their turn.
+        """
+        old_value = ratio.value
+        num_growing, retracted = len(growing), 0
+        victims = sorted(self._running, key=self._order)
+        while num_growing > self._cache.num_available_columns and len(victims) > 1:
+            victim = victims.pop()
+            num_growing -= victim in growing
+            self.retract(victim)
+            retracted += 1
+        ratio.raise_for(self._running)
+        self.retractions.append(Retraction(retracted, old_value, ratio.value))
+
+    def find_victims(self, request: Request, buckets: Buckets) -> list[Request]:
+        """The running requests that are to make way for a waiting one, which then fits; none if it fits as it is, or
+        would not even without all that give way: background requests, unless it is one itself, and those that are less
+        urgent by more than the threshold."""
+        giving_way = [running for running in self._running if self._gives_way(running, request)]
+        if not giving_way or self._is_in_circles():
+            return []
+        room = self._kv_budget.room(request, buckets)
+        if room.suffices():
+            return []
+        giving_way.sort(key=self._order, reverse=True)
+        for number, victim in enumerate(giving_way, start=1):
+            room.leave_out(victim)
+            if room.suffices():
+                self._num_fruitless += 1
+                return giving_way[:number]
+        return []
+
+    def note_step(self, *, samples: bool) -> None:
+        """A step is planned. Args: samples: it does, for somebody."""
+        if samples:
+            self._num_fruitless = 0
+
+    def retract(self, request: Request) -> None:
+        """Takes a running request's pages and slot, and puts it back into the queue."""
+        lost = LostPages(time.time(), self._cache.num_lost_tokens(request), self._cache.snapshot_tokens(request))
+        request.trace.add_retraction(lost)
+        request.num_retractions += 1
+        self._suspend(request)
+
+    def retract_all(self) -> None:
+        """Of every running request."""
+        for request in sorted(self._running, key=self._order, reverse=True):
+            self.retract(request)
+
+    def _gives_way(self, victim: Request, request: Request) -> bool:
+        if victim.given.options.background != request.given.options.background:
+            return victim.given.options.background
+        return self._threshold is not None and self._urgency(request) - self._urgency(victim) > self._threshold
+
+    def _is_in_circles(self) -> bool:
+        """Who takes whose place has an order, and the queue has the same: this cannot be. If it is all the same, those
+        that run are to get a token first, and the log says so."""
+        if self._num_fruitless == MAX_FRUITLESS:
+            self._num_fruitless += 1
+            logger.error(
+                "%d retractions in a row without a new token: please report this bug. Running requests are not "
+                "retracted (preempted) until the next token",
+                MAX_FRUITLESS,
+            )
+        return self._num_fruitless > MAX_FRUITLESS
+
+    def _order(self, request: Request) -> tuple[bool, int, int, float]:
+        """Who is retracted last sorts first."""
+        lost = self._cache.num_lost_tokens(request)
+        return request.given.options.background, -self._urgency(request), -lost, request.given.received
+
+    def _urgency(self, request: Request) -> int:
+        """How much a request is to be preferred; 0 unless priorities are on."""
+        if self._threshold is None:
+            return 0
+        return -request.given.options.priority if self._low_values_first else request.given.options.priority

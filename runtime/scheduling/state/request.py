@@ -1,0 +1,397 @@
+"""Request: one sample, as the scheduler sees it, and what a token means for it. Host Python only."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+from palladio.runtime.grammar.constraint import Constraint
+from palladio.runtime.interface.outputs.outputs import (
+    DecodeSteps,
+    FinishReason,
+    RequestTimes,
+    RequestTrace,
+    TokenLogprob,
+    TokenOutput,
+    WaitTimes,
+)
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.prompt_parts import Rows
+from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
+from palladio.runtime.scheduling.state.slot_columns import MAX_STOP_IDS, RECENT, SlotColumns
+from palladio.runtime.scheduling.state.window_pages import HeldWindow
+
+
+class RequestStatus(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Request:
+    """One sample: its tokens and how far they are computed.
+
+    What changes at each step is in columns while it is RUNNING, in the row of its slot; see SlotColumns for the bounds:
+
+        num_computed ≤ tokens in the cache ≤ most_computed ≤ max_computed
+        num_prompt_tokens ≤ num_known_tokens
+
+    Pages are reserved by the upper bound, and given back by the lower one. They are equal where all that is dispatched
+    gives as many tokens as the host has planned.
+
+    Attributes:
+        given: what was asked for.
+        max_tokens: of `given.params`, which the front has set.
+        max_computed: tokens whose keys and values it may ever need: all but its last one.
+        listed_ids: the first of `token_ids`; the others are in columns.
+        columns: None unless RUNNING.
+        left_unread, left_revision: what the columns had when it left its slot: rows may still be read then.
+        constraint: which tokens its output may have next; None: all.
+        prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
+        pages: the KV pages of its tokens, in order, in layers that keep all tokens (0 if there are none such); empty
+            unless RUNNING. See cache_manager for who owns which.
+        node: where the prefix cache's part of them ends, held while RUNNING; None: it has nothing to do with the cache.
+        num_tree_pages: how many of the first pages the prefix cache knows.
+        page_keys: of its first pages, as far as they have been looked up.
+        duplicates: those of them that it has other pages for, so that they are the request's own.
+        windows: its pages in each group of layers with a window.
+        slot: its row in the per-request device state; 0 (the scratch row) unless RUNNING.
+        shares_prefix: False: it neither uses the prefix cache nor adds to it.
+        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
+        prompt_logprobs: what has been read of them, if asked for and not sent yet.
+        trace: what happened to it; see trace_so_far.
+        wait_mark: the engine's waits when it was last queued.
+        decode_mark: the engine's decode steps when it last began to decode; None: it does not. A request that was
+            retracted keeps it until its pending tokens have been read.
+        compile_mark: seconds that the engine's steps had compiled when it came.
+        rows: of the prompt's media; none once it has ended.
+    """
+
+    given: GenerationRequest
+    max_tokens: int
+    max_computed: int
+    listed_ids: list[int]
+    status: RequestStatus = RequestStatus.WAITING
+    columns: SlotColumns | None = None
+    left_unread: int = 0
+    left_revision: int = 0
+    constraint: Constraint | None = None
+    prefill_end: int = 0
+    pages: list[int] = dataclasses.field(default_factory=list)
+    node: RadixNode | None = None
+    num_tree_pages: int = 0
+    page_keys: list[PageKey] = dataclasses.field(default_factory=list)
+    duplicates: list[int] = dataclasses.field(default_factory=list)
+    windows: list[HeldWindow] = dataclasses.field(default_factory=list)
+    slot: int = 0
+    shares_prefix: bool = True
+    num_cached_tokens: int = 0
+    num_retractions: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None
+    scheduled: float | None = None
+    first_token: float | None = None
+    trace: RequestTrace = dataclasses.field(default_factory=RequestTrace)
+    wait_mark: WaitTimes = dataclasses.field(default_factory=WaitTimes)
+    decode_mark: DecodeSteps | None = None
+    compile_mark: float = 0.0
+    rows: tuple[Rows, ...] = ()
+
+    @classmethod
+    def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
+        """Args: rows: of the media; by default their files are read.
+
+        Raises:
+            InvalidRequestError: one cannot be read.
+        """
+        assert given.params.max_tokens is not None, "the front sets max_tokens"
+        return cls(
+            given=given,
+            max_tokens=given.params.max_tokens,
+            max_computed=len(given.prompt_ids) + given.params.max_tokens - 1,
+            listed_ids=list(given.prompt_ids),
+            prefill_end=len(given.prompt_ids),
+            shares_prefix=shares_prefix,
+            prompt_logprobs=None if given.params.prompt_logprobs is None else [],
+            rows=(rows or tuple(part.read() for part in given.media)) if given.media else (),
+        )
+
+    @property
+    def deadline(self) -> float | None:
+        """When it ends with an error, in seconds since the epoch."""
+        return None if self.given.options.timeout is None else self.given.received + self.given.options.timeout
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.given.prompt_ids)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """The prompt's, and output tokens that the host has read."""
+        return len(self.listed_ids) if self.columns is None else int(self.columns.known[self.slot])
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens that the host has read."""
+        return self.num_known_tokens - len(self.given.prompt_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt, then every output token that the host has read. Whoever has it does not change it."""
+        num_listed = len(self.listed_ids)
+        if self.columns is not None and self.columns.known[self.slot] > num_listed:
+            self.listed_ids += self.columns.tokens_from(self.slot, num_listed)
+        return self.listed_ids
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many at
+        least."""
+        return 0 if self.columns is None else int(self.columns.computed[self.slot])
+
+    @property
+    def num_unsure(self) -> int:
+        """Tokens that there may be beyond those."""
+        return 0 if self.columns is None else int(self.columns.unsure[self.slot])
+
+    @property
+    def num_unread(self) -> int:
+        """Dispatched rows that sample for it and have not been read yet."""
+        return self.left_unread if self.columns is None else int(self.columns.unread[self.slot])
+
+    @property
+    def revision(self) -> int:
+        """That of rows whose tokens are to be read, see `void`."""
+        return self.left_revision if self.columns is None else int(self.columns.revision[self.slot])
+
+    @property
+    def most_computed(self) -> int:
+        """The upper bound to `num_computed`."""
+        return min(self.num_computed + unsure, self.max_computed) if (unsure := self.num_unsure) else self.num_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.num_computed < self.prefill_end
+
+    @property
+    def wants_token(self) -> bool:
+        """Of one that decodes: whether one more token may be sampled once all dispatched steps have run."""
+        return self.num_computed < self.max_computed
+
+    @property
+    def max_remaining_tokens(self) -> int:
+        """Tokens that steps to come may sample for it."""
+        return max(0, self.max_computed - max(self.num_computed, self.num_known_tokens - 1))
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
+        return self.given.params.logprobs is None and not self.given.params.uses_penalties
+
+    def uncut(self, stop: int) -> int:
+        """Where computing may end, at `stop` or before: not within a part that one step has to compute."""
+        return next((part.start for part in self.given.media if part.is_whole and part.start < stop < part.stop), stop)
+
+    @property
+    def longest_whole(self) -> int:
+        """Tokens of the longest part that one step has to compute."""
+        return max((part.length for part in self.given.media if part.is_whole), default=0)
+
+    def run_in(self, columns: SlotColumns, slot: int) -> None:
+        """It is RUNNING from here on, in this slot."""
+        known, given = len(self.listed_ids), self.given
+        ids = given.request_id, given.stop_token_ids
+        columns.take_slot(slot, self, *ids, known=known, max_computed=self.max_computed)
+        columns.set_unread(slot, self.left_unread, self.left_revision)
+        self.columns, self.slot = columns, slot
+
+    def leave_slot(self) -> None:
+        """It has no slot any more; nothing of it is computed."""
+        assert self.columns is not None
+        self.left_unread, self.left_revision = self.num_unread, self.revision
+        known = self.token_ids
+        self.columns.leave_slot(self.slot)
+        self.columns, self.slot, self.listed_ids = None, 0, known
+
+    def note_computed(self, count: int) -> None:
+        """Its prefill gets to so many tokens. Who calls it gives it the pages before, or tells `note_pages`."""
+        assert self.columns is not None
+        self.columns.set_computed(self.slot, count)
+        self.note_pages()
+
+    def note_pages(self) -> None:
+        """It has other pages, or another place where its prefill ends."""
+        if self.columns is not None:
+            self.columns.set_free_until(self.slot, self.free_until)
+
+    @property
+    def free_until(self) -> int:
+        """See SlotColumns."""
+        assert self.columns is not None
+        return 0 if self.is_prefilling else min(len(self.pages) * self.columns.page_size, self.max_computed)
+
+    @property
+    def plain_until(self) -> int:
+        """See SlotColumns."""
+        params, options = self.given.params, self.given.options
+        is_watched = self.constraint is not None or params.logprobs is not None or options.timeline
+        if self.decode_mark is None or is_watched or len(self.given.stop_token_ids) > MAX_STOP_IDS:
+            return 0
+        return min(self.max_computed, len(self.listed_ids) + RECENT)
+
+    def note_taken(self) -> None:
+        """Its newest tokens have been looked at."""
+        if self.columns is not None:
+            self.columns.set_plain_until(self.slot, self.plain_until)
+
+    def begin_prefill(self) -> None:
+        """All tokens that are known are to be computed before the next one is sampled."""
+        self.prefill_end = self.num_known_tokens
+        self.note_pages()
+
+    def append_token(self, token_id: int) -> None:
+        """One more is known."""
+        self.token_ids.append(token_id)
+        if self.columns is not None:
+            self.columns.add_known(self.slot)
+
+    def note_unread(self, change: int) -> None:
+        """So many more rows that sample for it are dispatched, or (less than 0) have been read, or are none at all."""
+        if self.columns is None:
+            self.left_unread += change
+        else:
+            self.columns.add_unread(self.slot, change)
+
+    def void(self) -> None:
+        """It goes on without what dispatched steps sample for it: that is not to be read."""
+        if self.columns is None:
+            self.left_revision, self.left_unread = self.left_revision + 1, 0
+        else:
+            self.columns.void(self.slot)
+
+    def end(self) -> None:
+        """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
+        self.status = RequestStatus.FINISHED
+        self.void()
+        self.constraint, self.rows = None, ()
+
+    def output(
+        self,
+        token_ids: list[int],
+        finish: FinishReason | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+        prompt_logprobs: list[TokenLogprob] | None = None,
+        embedding: bytes | None = None,
+    ) -> TokenOutput:
+        """One for it, of new tokens."""
+        request_id, cached_tokens = self.given.request_id, self.num_cached_tokens
+        return TokenOutput(  # by position: this runs for each token
+            request_id, token_ids, logprobs, prompt_logprobs, finish, cached_tokens, self.num_retractions, embedding
+        )
+
+    def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:
+        """Keeps what a step that began at token `start` made of them, if they are asked for."""
+        if new is None or self.prompt_logprobs is None:
+            return
+        if start == 0:
+            self.prompt_logprobs = [TokenLogprob(self.given.prompt_ids[0], None)]
+        self.prompt_logprobs.extend(new)
+
+    def finish_reason(self) -> FinishReason | None:
+        """Whether the last read token ends it."""
+        num_output, last = self.num_output_tokens, self.token_ids[-1]
+        if last in self.given.stop_token_ids and num_output >= max(self.given.params.min_tokens, 1):
+            return FinishReason("stop", matched=last)
+        if num_output >= self.max_tokens:
+            return FinishReason("length")
+        return None
+
+    def note_decoding(self, now: DecodeSteps) -> None:
+        """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
+        if self.decode_mark is not None:
+            self.trace.add_decoding(now.since(self.decode_mark))
+            self.decode_mark = None
+
+    def trace_so_far(self, compile_seconds: float) -> RequestTrace:
+        """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
+        self.trace.note_compiling(compile_seconds - self.compile_mark)
+        return self.trace.copy()
+
+    def times(self, now: float | None) -> RequestTimes:
+        return RequestTimes(self.given.received, self.scheduled, self.first_token, now)
+
+
+NOT_FINITE = FinishReason(
+    "abort",
+    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
+    status=500,
+)
+
+
+MakeRoom = Callable[[Request, int], bool]
+
+
+def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> FinishReason | None:
+    """Adds a step's tokens to their request, and those that its grammar forces after them where that saves steps.
+
+    Args:
+        output: what was read of the step; loses what comes after the request's end, and gets what is forced.
+        make_room: whether it pays to add so many known tokens to a request at once; if so, it gets the pages.
+
+    Returns:
+        How the request ends, if it does; it has not been told of that.
+    """
+    token_ids, finish = output.token_ids, output.finish
+    if request.max_tokens == 0:  # only its prompt was to be computed
+        token_ids.clear()
+        return finish or request.finish_reason()
+    for count, token_id in enumerate(token_ids, 1):
+        request.append_token(token_id)
+        ended = request.finish_reason()
+        if ended is not None and (finish is None or count < len(token_ids)):
+            output.cut(count)
+            return ended
+    if request.constraint is not None and finish is None:
+        return _constrain(request, token_ids, make_room)
+    return finish
+
+
+def constraint_failure(request: Request, reason: str) -> FinishReason:
+    """How a request ends whose grammar cannot go on."""
+    return FinishReason(
+        "abort",
+        message=f"the grammar cannot continue after {request.num_output_tokens} tokens: {reason}",
+        status=400,
+        param="grammar",
+    )
+
+
+def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> FinishReason | None:
+    """Tells the constraint of the last token; appends to token_ids what is jumped over."""
+    constraint = request.constraint
+    assert constraint is not None
+    constraint.accept(request.token_ids[-1])
+    if constraint.is_over:
+        request.constraint = None
+        return None
+    finish = _verdict(request, constraint)
+    if finish is not None:
+        return finish
+    forced = constraint.forced[: request.max_tokens - request.num_output_tokens]
+    if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
+        request.void()
+        for token_id in forced:
+            request.append_token(token_id)
+            token_ids.append(token_id)
+            finish = request.finish_reason()
+            if finish is not None:
+                break
+            constraint.accept(token_id)
+        request.begin_prefill()
+    return finish or _verdict(request, constraint)
+
+
+def _verdict(request: Request, constraint: Constraint) -> FinishReason | None:
+    """Whether the constraint ends the request."""
+    if constraint.error is not None:
+        return constraint_failure(request, constraint.error)
+    return FinishReason("stop") if constraint.has_ended else None
