@@ -53,11 +53,11 @@ from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.engine_plan import memory_needs
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
 from palladio.runtime.core.sizing import PlatformDefaults
-from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.program import StaticModel
-from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.proposer import NgramProposer
+from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.programs.program import StaticModel
+from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.state.proposer import NgramProposer
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {

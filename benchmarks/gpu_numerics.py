@@ -158,8 +158,8 @@ def sampler_numerics(tiny: bool) -> Figures:
     import jax.numpy as jnp
     import numpy as np
 
-    from palladio.runtime.execution.sampler import SamplingBatch, sample
-    from palladio.runtime.execution.sampler_state import SamplerState
+    from palladio.runtime.execution.sampling.sampler import SamplingBatch, sample
+    from palladio.runtime.execution.sampling.sampler_state import SamplerState
 
     B, V, steps = (16, 4096, 3) if tiny else (64, 151936, 8)
     rng = np.random.default_rng(0)

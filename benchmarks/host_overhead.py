@@ -27,7 +27,7 @@ from server_process import provenance
 
 from palladio.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.step_results import InFlightStep
+from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import SampledRows

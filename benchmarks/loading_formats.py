@@ -97,7 +97,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.sharding import make_mesh
 from palladio.model.loading.load_model import abstract_model, load_model
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.runtime.execution.device_state import bytes_per_device
+from palladio.runtime.execution.state.device_state import bytes_per_device
 
 def number(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))

@@ -28,9 +28,9 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.engine_plan import PROBE_PAGES
 from palladio.runtime.core.memory import DeviceMemory, plan_memory
 from palladio.runtime.core.sizing import PlatformDefaults
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 

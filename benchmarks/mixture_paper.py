@@ -33,9 +33,9 @@ from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.kernel_choice import choose_kernels
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
-from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource, SchedulerConfig
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh

@@ -22,8 +22,8 @@ import numpy as np
 from jax import lax
 from server_process import provenance
 
-from palladio.runtime.execution.gumbel_noise import gumbel_noise
-from palladio.runtime.execution.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
+from palladio.runtime.execution.sampling.gumbel_noise import gumbel_noise
+from palladio.runtime.execution.sampling.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 
 Way = Callable[[jax.Array], Any]
 

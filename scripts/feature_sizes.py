@@ -21,7 +21,7 @@ SEAMS = {  # kind of feature → its files, and what of them is the seam itself
     "format of weights": (("model/formats/*.py",), ("__init__", "packing", "stored_format")),
     "kind of weight": (("model/weights/scaled.py", "model/weights/quantize.py", "model/weights/file_matrix.py"), ()),
     "kind of cache": (("model/*_cache.py",), ("kv_cache",)),
-    "proposer": (("runtime/execution/*proposer*.py",), ()),
+    "proposer": (("runtime/execution/**/*proposer*.py",), ()),
 }
 
 

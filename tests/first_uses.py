@@ -151,7 +151,7 @@ def device_choice() -> None:
 def compile_counts() -> None:
     import jax
 
-    from palladio.runtime.execution.program_cache import CompileMonitor
+    from palladio.runtime.execution.compiled.program_cache import CompileMonitor
 
     monitor = CompileMonitor()
     jax.jit(lambda x: x + 1)(1.0)
@@ -164,7 +164,7 @@ def persistent_cache() -> None:
 
     import jax
 
-    from palladio.runtime.execution.program_cache import use_persistent_cache
+    from palladio.runtime.execution.compiled.program_cache import use_persistent_cache
 
     with tempfile.TemporaryDirectory() as folder:
         jax.jit(lambda x: x + 2)(1.0)
@@ -241,7 +241,7 @@ def native_library() -> None:
 
 
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
-_CACHE = "runtime/execution/program_cache.py"
+_CACHE = "runtime/execution/compiled/program_cache.py"
 GROUPS: dict[str, dict[str, Use]] = {
     "text": {
         "runtime/text/stop_regex.py:read_pattern": stop_patterns,

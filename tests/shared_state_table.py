@@ -28,7 +28,7 @@ _DOWNLOAD = (
 )
 _FORMATS = "tests/test_shared_state.py::test_a_stored_format_is_the_first_thing_that_a_process_loads[{}]"
 _OWN_PROCESS = "the process has this one task"
-_CACHE = "runtime/execution/program_cache.py"
+_CACHE = "runtime/execution/compiled/program_cache.py"
 _DEVICE = "runtime/devices/device_choice.py"
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
 _JUDGES = "runtime/grammar/judge_process.py"

@@ -97,7 +97,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/process/engine_main.py:main": "the engine's start, which imports it again and tells what is wrong",
     "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
     "runtime/process/transport.py:run_engine_loop": "the engine",
-    "runtime/execution/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
+    "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/core/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",

@@ -35,7 +35,11 @@ TOGETHER = {
                 *("core/test_drafts.py", "core/test_input_embeds.py", "core/test_prefix_cache.py"),
                 *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/test_observers.py"),
                 *("core/test_compile_modes.py", "core/test_timeline_recorder.py"),
-                *("execution/test_device_state.py", "execution/test_out_of_memory.py", "grammar/test_compiler.py"),
+                *(
+                    "execution/state/test_device_state.py",
+                    "execution/compiled/test_out_of_memory.py",
+                    "grammar/test_compiler.py",
+                ),
                 *("core/test_kv_events.py", "interface/outputs/test_request_trace.py"),
                 *(
                     "scheduling/policy/test_grammar_queue.py",

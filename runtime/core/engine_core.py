@@ -15,10 +15,10 @@ from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.core.observers import StepHooks, StepObserver, StepTimer
 from palladio.runtime.core.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.step_logger import usual_observers
-from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program_cache import ProgramError
-from palladio.runtime.execution.step_results import InFlightStep
-from palladio.runtime.execution.token_masks import Int32Array, build_masks
+from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.token_masks import Int32Array, build_masks
+from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
+from palladio.runtime.execution.compiled.program_cache import ProgramError
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages.compile_stats import CompileStats

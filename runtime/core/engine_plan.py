@@ -39,14 +39,19 @@ from palladio.runtime.core.sizing import (
 from palladio.runtime.core.small_gguf import as_multiplied
 from palladio.runtime.core.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
-from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.media_rows import pool_rows
-from palladio.runtime.execution.out_of_memory import compile_advice
-from palladio.runtime.execution.program import ProgramKey, StaticModel
-from palladio.runtime.execution.program_cache import AroundBuild, CompileMonitor, ProgramCache, use_persistent_cache
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.program_store import ProgramStore
-from palladio.runtime.execution.proposer import NgramProposer, Proposer
+from palladio.runtime.execution.batch.media_rows import pool_rows
+from palladio.runtime.execution.compiled.out_of_memory import compile_advice
+from palladio.runtime.execution.compiled.program_cache import (
+    AroundBuild,
+    CompileMonitor,
+    ProgramCache,
+    use_persistent_cache,
+)
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.compiled.program_store import ProgramStore
+from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
+from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
+from palladio.runtime.execution.state.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.errors import ConfigError

@@ -12,8 +12,8 @@ import jax
 from palladio.runtime.core.model_memory import ModelMemory, Order
 from palladio.runtime.core.startup import CallListener, build_executor
 from palladio.runtime.core.weight_loader import WeightLoader
-from palladio.runtime.execution.out_of_memory import is_out_of_memory
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages.messages import LoadProgress

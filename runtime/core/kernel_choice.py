@@ -29,7 +29,7 @@ from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressabl
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
 from palladio.runtime.core.sizing import Dtypes
-from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 

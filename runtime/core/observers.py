@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from palladio.runtime.core.watched_request import Moment, WatchedRequest, WatchedRow
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
-from palladio.runtime.execution.step_results import InFlightStep
+from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.messages.messages import EngineStats, LiveRequest
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens

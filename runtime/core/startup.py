@@ -27,9 +27,9 @@ from palladio.runtime.core.sizing import EngineLimits
 from palladio.runtime.core.state_sizing import describe_snapshots
 from palladio.runtime.core.warmup import WarmUp, describe_set
 from palladio.runtime.core.weight_loader import WeightLoader
+from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
-from palladio.runtime.execution.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config.config import EngineConfig

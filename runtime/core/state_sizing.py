@@ -7,7 +7,7 @@ from collections.abc import Callable
 from palladio.model.config import ModelConfig
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, room_for_cache, round_down
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.execution.device_state import DeviceShape, bytes_per_device
+from palladio.runtime.execution.state.device_state import DeviceShape, bytes_per_device
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 

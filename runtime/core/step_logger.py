@@ -15,7 +15,7 @@ from palladio.runtime.core.observers import (
     TimelineRecorder,
 )
 from palladio.runtime.core.startup import EngineParts
-from palladio.runtime.execution.step_results import InFlightStep
+from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from palladio.runtime.core.engine_plan import EnginePlan
-from palladio.runtime.execution.build_order import BuildOrder
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_set import StepPrograms
+from palladio.runtime.execution.compiled.build_order import BuildOrder
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.messages.compile_stats import ProgramReport
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.telemetry.process_memory import give_back

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from typing import NamedTuple
 
-from palladio.runtime.execution.step_results import InFlightStep
+from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.outputs.outputs import MAX_CHUNKS
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch

@@ -15,8 +15,8 @@ from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
 from palladio.model.quantization_config import FILES_BESIDE
 from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory
-from palladio.runtime.execution.device_state import Weights
-from palladio.runtime.execution.out_of_memory import is_out_of_memory
+from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
+from palladio.runtime.execution.state.device_state import Weights
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, MissingKeysError
 from palladio.runtime.multihost.config_digest import model_hash
 

@@ -7,16 +7,16 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from palladio.runtime.execution.batch_builder import BatchBuilder, HostBatch, StepForm
-from palladio.runtime.execution.build_order import BuildOrder
-from palladio.runtime.execution.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
-from palladio.runtime.execution.device_state import DeviceState, Weights
-from palladio.runtime.execution.draft_programs import Draft, Verify
-from palladio.runtime.execution.logprob_reader import Int32Array
-from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
-from palladio.runtime.execution.program import Program, ProgramKey
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.programs import (
+from palladio.runtime.execution.batch.batch_builder import BatchBuilder, HostBatch, StepForm
+from palladio.runtime.execution.batch.logprob_reader import Int32Array
+from palladio.runtime.execution.batch.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
+from palladio.runtime.execution.batch.step_results import InFlightStep, read_batch
+from palladio.runtime.execution.compiled.build_order import BuildOrder
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.programs.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
+from palladio.runtime.execution.programs.draft_programs import Draft, Verify
+from palladio.runtime.execution.programs.program import Program, ProgramKey
+from palladio.runtime.execution.programs.programs import (
     RESET_TOKENS,
     Decode,
     Forward,
@@ -29,9 +29,9 @@ from palladio.runtime.execution.programs import (
     WriteEmbeds,
     slot_rules,
 )
-from palladio.runtime.execution.ranks import HostArray
-from palladio.runtime.execution.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.step_results import InFlightStep, read_batch
+from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
+from palladio.runtime.execution.state.device_state import DeviceState, Weights
+from palladio.runtime.execution.state.ranks import HostArray
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows

@@ -12,10 +12,10 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from palladio.model.sharding import make_mesh
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import Slice

@@ -25,9 +25,9 @@ from palladio.runtime.core.kernel_choice import plan_cache
 from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
 from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_experts, check_states
 from palladio.runtime.core.state_sizing import with_states
-from palladio.runtime.execution.device_state import DeviceShape, Weights, bytes_per_device
-from palladio.runtime.execution.program import ProgramDesign, StaticModel
-from palladio.runtime.execution.programs import declare_programs
+from palladio.runtime.execution.programs.program import ProgramDesign, StaticModel
+from palladio.runtime.execution.programs.programs import declare_programs
+from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice

@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 
 from palladio.model.config import ModelConfig
 from palladio.model.weights.kinds import round_up
-from palladio.runtime.execution.program import Program
-from palladio.runtime.execution.verification import MOST_SEARCHED
+from palladio.runtime.execution.programs.program import Program
+from palladio.runtime.execution.steps.verification import MOST_SEARCHED
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 _MIB = 2**20

@@ -3,8 +3,11 @@
 from tests.faults.fault import Fault
 
 _COLUMNS = "runtime/scheduling/state/slot_columns.py"
-_BUILDER = "runtime/execution/batch_builder.py"
-BUILT, ROWS = ("tests/runtime/execution/test_batch_builder.py",), ("tests/runtime/scheduling/batch/test_step_rows.py",)
+_BUILDER = "runtime/execution/batch/batch_builder.py"
+BUILT, ROWS = (
+    ("tests/runtime/execution/batch/test_batch_builder.py",),
+    ("tests/runtime/scheduling/batch/test_step_rows.py",),
+)
 LATE, _HEADROOM = ("tests/runtime/scheduling/state/test_late_columns.py",), "runtime/scheduling/state/page_headroom.py"
 REQUEST = ("tests/runtime/scheduling/state/test_request.py",)
 TABLE = ("tests/runtime/front/test_request_table.py",)

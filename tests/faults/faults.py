@@ -23,17 +23,17 @@ CACHE = (
 )
 WINDOWS = (_SCHEDULING + "state/test_window_pages.py", _SCHEDULING + "test_scheduler_interleavings.py")
 SAMPLER = (
-    *(f"tests/runtime/execution/{name}.py" for name in ("test_sampler", "test_sampler_history")),
+    *(f"tests/runtime/execution/sampling/{name}.py" for name in ("test_sampler", "test_sampler_history")),
     *("tests/runtime/execution", _CORE + "test_engine_core.py"),
 )
-DRAFTS = ("tests/runtime/execution/test_verification.py", _CORE + "test_drafts.py")
+DRAFTS = ("tests/runtime/execution/steps/test_verification.py", _CORE + "test_drafts.py")
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
 _WINDOWS, _NODE = "runtime/scheduling/cache/tree_windows.py", "runtime/scheduling/state/radix_node.py"
-_SAMPLER, _CONSTRAINT = "runtime/execution/sampler.py", "runtime/grammar/constraint.py"
-_VERIFICATION = "runtime/execution/verification.py"
+_SAMPLER, _CONSTRAINT = "runtime/execution/sampling/sampler.py", "runtime/grammar/constraint.py"
+_VERIFICATION = "runtime/execution/steps/verification.py"
 
 FAULTS = (
     # The scheduler
@@ -165,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "a row at its end is not sent to the scratch page",
-        "runtime/execution/step_functions.py",
+        "runtime/execution/steps/step_functions.py",
         "owners = jnp.where(starts < ends, slots, 0)",
         "owners = slots",
         DRAFTS,
@@ -281,7 +281,7 @@ FAULTS = (
     ),
     Fault(
         "a seed's upper half is not used",
-        "runtime/execution/gumbel_noise.py",
+        "runtime/execution/sampling/gumbel_noise.py",
         "_threefry((seeds[:, 1], seeds[:, 0]),",
         "_threefry((0 * seeds[:, 1], seeds[:, 0]),",
         SAMPLER,
@@ -374,10 +374,10 @@ FAULTS = (
     ),
     Fault(
         "the whole pool of a CPU is resident from the start",
-        "runtime/execution/device_state.py",
+        "runtime/execution/state/device_state.py",
         '.platform == "cpu"',
         '.platform == "none"',
-        ("tests/runtime/execution/test_device_state.py",),
+        ("tests/runtime/execution/state/test_device_state.py",),
     ),
     Fault(
         "attention on a CPU gathers the elements of pages",

@@ -56,10 +56,10 @@ LATENT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "decode steps get what XLA is told of prompts",
-        "runtime/execution/compiler_options.py",
+        "runtime/execution/programs/compiler_options.py",
         " and num_tokens >= LEAST_TOKENS",
         "",
-        ("tests/runtime/execution/test_compiler_options.py",),
+        ("tests/runtime/execution/programs/test_compiler_options.py",),
     ),
     Fault(
         "the GPU kernel leaves out the rotated part",

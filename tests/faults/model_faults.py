@@ -107,7 +107,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a later chunk gets a medium's first rows",
-        "runtime/execution/media_rows.py",
+        "runtime/execution/batch/media_rows.py",
         "rows[low - part.start : high - part.start]",
         "rows[: high - low]",
         PARTS,
@@ -235,7 +235,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "programs are not told how weights lie",
-        "runtime/execution/program_set.py",
+        "runtime/execution/compiled/program_set.py",
         "sharding=x.format if is_told else x.sharding",
         "sharding=x.sharding",
         ("tests/model/loading/test_placement.py",),
@@ -289,7 +289,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "the last token but one is pooled",
-        "runtime/execution/pooler.py",
+        "runtime/execution/steps/pooler.py",
         "vectors = _rows(hidden, ends - 1)",
         "vectors = _rows(hidden, ends - 2)",
         CLASSES,

@@ -108,7 +108,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "states are copied the wrong way round",
-        "runtime/execution/cache_programs.py",
+        "runtime/execution/programs/cache_programs.py",
         "copy_states(cache.states(kv_cache), *slots)",
         "copy_states(cache.states(kv_cache), *slots[::-1])",
         ENGINE,
@@ -130,7 +130,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the self-check does not look at states",
-        "runtime/execution/cache_programs.py",
+        "runtime/execution/programs/cache_programs.py",
         "if slots is not None:",
         "if slots is None:",
         ENGINE,

@@ -66,10 +66,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a small decode step samples in the program that computes it, although log-probabilities are asked for",
-        "runtime/execution/program.py",
+        "runtime/execution/programs/program.py",
         'is_plain = tier != "full" and tier not in MASKED_TIERS and',
         "is_plain =",
-        ("tests/runtime/execution/test_program_set.py", "tests/runtime/core/test_compile_modes.py"),
+        ("tests/runtime/execution/compiled/test_program_set.py", "tests/runtime/core/test_compile_modes.py"),
     ),
     Fault(
         "native kernels are used without the library",
@@ -115,10 +115,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "tables of tuned sizes are not part of a program's key",
-        "runtime/execution/program_store.py",
+        "runtime/execution/compiled/program_store.py",
         'in (".py", ".json")',
         'in (".py",)',
-        ("tests/runtime/execution/test_program_cache.py",),
+        ("tests/runtime/execution/compiled/test_program_cache.py",),
     ),
     Fault(
         "a tied head's scale is dropped",
@@ -276,7 +276,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "programs refuse weights of 4 bits",
-        "runtime/execution/program_cache.py",
+        "runtime/execution/compiled/program_cache.py",
         "        _accept_4_bits(program)\n",
         "",
         ("tests/runtime/core/test_gguf_engine.py",),

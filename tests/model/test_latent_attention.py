@@ -17,7 +17,7 @@ from palladio.model.latent_cache import LatentCacheSpec
 from palladio.model.layer_spec import LatentSpec
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh, make_mesh
-from palladio.runtime.execution.device_state import bytes_per_device
+from palladio.runtime.execution.state.device_state import bytes_per_device
 from tests.model.driver import Driver, load
 from tests.model.loading.test_tensor_layout import check_meshes
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights

@@ -263,7 +263,7 @@ def test_fields_of_a_batch() -> None:
 
 def test_order_of_the_sampler() -> None:
     docstring = ast.get_docstring(
-        ast.parse((ROOT / "runtime" / "execution" / "sampler.py").read_text(encoding="utf-8"))
+        ast.parse((ROOT / "runtime" / "execution" / "sampling" / "sampler.py").read_text(encoding="utf-8"))
     )
     assert docstring is not None
     steps = re.findall(r"^\d\. .*(?:\n   .*)*", docstring, re.MULTILINE)

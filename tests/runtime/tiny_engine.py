@@ -13,7 +13,7 @@ from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.observers import StepObserver
 from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTrace, TokenLogprob
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request

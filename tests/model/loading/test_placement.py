@@ -10,7 +10,7 @@ from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.loading import load_model, orbax_weights, parameters
 from palladio.model.sharding import make_mesh
-from palladio.runtime.execution.program_set import _abstract
+from palladio.runtime.execution.compiled.program_set import _abstract
 from tests.model.driver import load
 from tests.model.format_cases import gpt_oss_checkpoint
 from tests.model.test_gpt_oss import PUBLISHED

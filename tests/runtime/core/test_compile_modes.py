@@ -9,8 +9,8 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.program import ProgramDesign, ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
+from palladio.runtime.execution.programs.program import ProgramDesign, ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 

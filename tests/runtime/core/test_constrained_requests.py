@@ -15,7 +15,7 @@ from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar, Thinking
 from palladio.runtime.text.tokenizer import Tokenizer
 from tests.runtime.core.constrained import EOS, FRANCE, run
-from tests.runtime.execution.test_out_of_memory import fail_once
+from tests.runtime.execution.compiled.test_out_of_memory import fail_once
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt, record_batches
 
 SCHEMAS = json.loads((Path(__file__).parent / "json_schemas.json").read_text())["schemas"]

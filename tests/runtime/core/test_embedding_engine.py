@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.program import ProgramKey
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.front.offline_engine import Engine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError

@@ -16,8 +16,8 @@ from palladio.runtime.core.engine_plan import EnginePlan
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
 from palladio.runtime.core.sizing import Dtypes
 from palladio.runtime.core.warmup import describe_set
-from palladio.runtime.execution.device_state import DeviceShape
-from palladio.runtime.execution.program_cache import ProgramCache
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
+from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import FLAGS

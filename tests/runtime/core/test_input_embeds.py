@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.execution.media_rows import ROWS_PER_CALL, MediaRows, num_calls
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.batch.media_rows import ROWS_PER_CALL, MediaRows, num_calls
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.prompt_parts import PromptPart

@@ -16,7 +16,7 @@ from palladio.runtime.core import kernel_choice
 from palladio.runtime.core.kernel_choice import choose_kernels, plan_cache, refusal
 from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds
 from palladio.runtime.core.sizing import Dtypes
-from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.runtime.tiny_engine import TINY_CONFIG

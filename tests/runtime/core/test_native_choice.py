@@ -20,7 +20,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core import kernel_choice
 from palladio.runtime.core.kernel_choice import kernels_of
 from palladio.runtime.core.sizing import Dtypes
-from palladio.runtime.execution.device_state import DeviceShape
+from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import ExecutionConfig
 from tests.tiny_model import tiny_config
 

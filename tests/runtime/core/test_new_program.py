@@ -11,10 +11,10 @@ import pytest
 
 from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.observers import RecompileCounter, StepObserver
-from palladio.runtime.execution import programs
-from palladio.runtime.execution.device_state import DeviceState
 from palladio.runtime.execution.model_runner import DeviceExecutor
-from palladio.runtime.execution.program import Program, ProgramDesign, ProgramKey, Results, Takes, host_array
+from palladio.runtime.execution.programs import programs
+from palladio.runtime.execution.programs.program import Program, ProgramDesign, ProgramKey, Results, Takes, host_array
+from palladio.runtime.execution.state.device_state import DeviceState
 from palladio.runtime.interface.config.config import EngineConfig
 from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_prompt
 

@@ -18,7 +18,7 @@ from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.sizing import check_states
-from palladio.runtime.execution.cache_programs import CopyStates
+from palladio.runtime.execution.programs.cache_programs import CopyStates
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices

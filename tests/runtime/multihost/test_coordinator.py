@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.engine_plan import EnginePlan
-from palladio.runtime.execution.program import ProgramKey
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost import coordinator, links

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from palladio.model.config import ModelConfig
-from palladio.runtime.execution.program import ProgramDesign, ProgramKey
-from palladio.runtime.execution.program_cache import CompileMonitor, ProgramCache
-from palladio.runtime.execution.program_set import StepPrograms
-from palladio.runtime.execution.programs import declare_programs
-from palladio.runtime.execution.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.program_set import StepPrograms
+from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
+from palladio.runtime.execution.programs.program import ProgramDesign, ProgramKey
+from palladio.runtime.execution.programs.programs import declare_programs
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.planning.deployment import Deployment
 from palladio.runtime.planning.hardware import find_slice

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from palladio.runtime.execution.logprob_reader import num_scored
+from palladio.runtime.execution.batch.logprob_reader import num_scored
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams

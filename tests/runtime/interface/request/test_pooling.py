@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.batch_builder import ForwardLayout
-from palladio.runtime.execution.pooler import pool_step
+from palladio.runtime.execution.batch.batch_builder import ForwardLayout
+from palladio.runtime.execution.steps.pooler import pool_step
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.scheduling.batch.scheduled_batch import PrefillBucket

@@ -1,0 +1,103 @@
+"""A dispatched step, and what its results on the device say of the rows of its batches."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from palladio.runtime.execution.batch.logprob_reader import read_logprobs, read_scores
+from palladio.runtime.execution.sampling.sampler import SampleOutput
+from palladio.runtime.execution.sampling.scoring import Scores
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.request import NOT_FINITE, Request
+
+NO_TOKENS = np.zeros((0, 1), np.int32)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A dispatched step; its arrays, here of one rank, are computed, or will be.
+
+    Attributes:
+        output: None if no row samples.
+        scores: of prompt tokens, see `scoring.score_tokens`; None: not asked for.
+        bucket_size: tokens of each rank, or rows of a decode step, padding included.
+        num_steps: forward passes.
+        last_array: what it computes last.
+        embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
+    """
+
+    planned: ScheduledStep
+    output: SampleOutput | None
+    scores: Scores | None
+    bucket_size: int
+    num_steps: int
+    last_array: jax.Array
+    embeddings: jax.Array | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has computed all of it."""
+        done: bool = self.last_array.is_ready()  # type: ignore[attr-defined]  # jax.Array's stub lacks it
+        return done
+
+
+def read_batch(
+    batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
+) -> SampledRows:
+    """What one rank's results say of the rows of its batch."""
+    if vectors is not None:
+        return SampledRows(NO_TOKENS, None, _read_embeddings(batch, vectors))
+    scored = [] if scores is None else read_scores(batch, scores)
+    with_scores = [(number, of_row) for number, of_row in enumerate(scored) if of_row is not None]
+    if output is None:
+        return SampledRows(
+            NO_TOKENS, None, {i: batch.rows[i].request.output([], prompt_logprobs=found) for i, found in with_scores}
+        )
+    number, token_ids, counts = batch.num_sampled_rows, np.asarray(output.token_ids), None
+    token_ids = token_ids.reshape(-1, token_ids.shape[-1]).T[:number]
+    if output.counts is not None:
+        counts = np.asarray(output.counts)[:number].astype(np.int64)
+        most = int(counts.max())
+        if batch.kind == "decode" and np.count_nonzero(counts == most) == number:  # drafts are corrected by counts
+            token_ids, counts = token_ids[:, :most], None
+    read = SampledRows(token_ids, counts, {})
+    alone = _looked_at(batch, read, output)
+    for i, found in with_scores:
+        one = alone.get(i) or read.output(i, batch.rows[i].request)
+        alone[i] = dataclasses.replace(one, prompt_logprobs=found)
+    return dataclasses.replace(read, alone=alone) if alone else read
+
+
+def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -> dict[int, TokenOutput]:
+    """The outputs of rows whose log-probabilities are asked for, or whose tokens mean nothing."""
+    is_finite = np.asarray(output.is_finite)
+    has_logprobs = output.logprobs is not None and any(r.given.params.logprobs is not None for r in batch.requests)
+    if np.count_nonzero(is_finite) == is_finite.size and not has_logprobs:
+        return {}
+    requests = list(batch.requests)[: len(read.token_ids)]
+    token_ids = [read.tokens(number) for number in range(len(requests))]
+    finishes: list[FinishReason | None] = [None] * len(requests)
+    for i, of_row in enumerate(is_finite.reshape(-1, is_finite.shape[-1]).T[: len(requests)]):
+        if not of_row[: len(token_ids[i])].all():
+            finishes[i] = NOT_FINITE
+            del token_ids[i][of_row.argmin() + 1 :]
+    logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(requests)
+    if has_logprobs:
+        logprobs = read_logprobs(requests, output, token_ids)
+    outputs = map(Request.output, requests, token_ids, finishes, logprobs)
+    return {i: one for i, one in enumerate(outputs) if one.finish is not None or one.logprobs is not None}
+
+
+def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> dict[int, TokenOutput]:
+    """Of the rows whose prompt ends in this step."""
+    read: list[TokenOutput] = []
+    for row, vector in zip(batch.rows, np.asarray(vectors)[: batch.num_sampled_rows], strict=False):
+        if np.isfinite(vector).all():
+            read.append(row.request.output([], embedding=vector.astype("<f4", copy=False).tobytes()))
+        else:
+            read.append(row.request.output([], NOT_FINITE))
+    return dict(enumerate(read))

@@ -1,0 +1,219 @@
+"""DeviceState: all that the programs read and update on the device, as arrays or as their shapes."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from palladio.model.functional import num_bytes
+from palladio.model.kv_cache import CacheLayout
+from palladio.model.sharding import ShardingRules
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.execution.sampling.sampler import MASK_BITS
+from palladio.runtime.execution.sampling.sampler_state import SamplerState
+from palladio.runtime.execution.state.proposer import Proposer
+from palladio.runtime.execution.state.ranks import RankAxis
+from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.scheduling.state.window_pages import PageGroups, SnapshotSlots, WindowGroup
+from palladio.runtime.telemetry.process_memory import leave_zeros
+
+LEAST_SAVED = 128  # tokens: a snapshot that saves less than this is not worth a step of its own
+
+Weights = tuple[jax.Array, ...]
+
+
+class SlotInputs(NamedTuple):
+    """The tokens that the next step of each slot's request computes.
+
+    Attributes:
+        last_token: i32[slots], the one that it sampled last.
+        drafts: i32[slots, K], those that may come next; None: nothing is proposed. num_drafts: i32[slots], how many.
+    """
+
+    last_token: jax.Array
+    drafts: jax.Array | None
+    num_drafts: jax.Array | None
+
+
+class DeviceState(NamedTuple):
+    """What the programs read and update in place. All but the weights is of each data-parallel rank, see RankAxis.
+
+    Attributes:
+        weights: of the model, as `flatten_model` orders them.
+        kv_cache: the pool of what layers keep, pages and states; see CacheLayout.
+        tables: i32[slots, G·C], pages of each slot's request: the C columns of each of the G block tables.
+        lengths: i32[slots], tokens of each slot's request whose keys and values are in the cache, for certain.
+        sampler: one row a slot; of an engine that makes embeddings only the last tokens, which it never samples.
+        pooled: f32[slots, pooled_size], what was pooled of each slot's request so far.
+        embeds: [num_embeds, D], rows that stand in the place of token embeddings in the next step.
+        page_tokens: i32[P, S], the tokens whose keys and values are on each page of the first block table: so a prefix
+            that is found in the cache comes with its tokens. None where nothing is proposed, like the next two.
+        drafts, num_drafts: see SlotInputs.
+        head: those of the weights that make logits.
+        last_hidden: [R, D] by R: of the last tokens of a step's first rows, as its forward pass hands them on.
+        hidden: [T, D] by T: of all tokens of that step.
+        all_allowed: i32[R, mask_width] by R: masks that allow everything.
+    """
+
+    weights: Weights
+    kv_cache: tuple[Any, ...]
+    tables: jax.Array
+    lengths: jax.Array
+    sampler: SamplerState
+    pooled: jax.Array
+    embeds: jax.Array
+    page_tokens: jax.Array | None = None
+    drafts: jax.Array | None = None
+    num_drafts: jax.Array | None = None
+    head: Weights = ()
+    last_hidden: Mapping[int, jax.Array] = {}
+    hidden: Mapping[int, jax.Array] = {}
+    all_allowed: Mapping[int, jax.Array] = {}
+
+    @property
+    def of_requests(self) -> tuple[Any, ...]:
+        """What holds something of requests from step to step; a step that failed leaves it undefined."""
+        drafting = self.page_tokens, self.drafts, self.num_drafts
+        return self.kv_cache, self.tables, self.lengths, self.sampler, self.pooled, self.embeds, *drafting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceShape:
+    """Sizes of one data-parallel rank's state, all but the number of pages.
+
+    Attributes:
+        num_slots: requests that run at once, and the scratch slot.
+        num_columns: of each block table (C).
+        vocab_size: columns of the logits.
+        num_valid_tokens: ids from here on are padding of the vocabulary.
+        num_decode_steps: forward passes of a decode step. joined_passes: of one that one of the programs of
+            `joined_rows` computes, at most.
+        checks_cache: whether pages will be compared.
+        dtype: of hidden states.
+        cache: of the KV cache.
+        mesh: the devices. target: their kind, for what XLA is told of programs.
+        pooling: how embeddings are made; None: the engine generates text.
+        pooled_size: numbers that are kept of each slot's embedding from step to step.
+        proposer: of drafts; None: there are none.
+        has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
+        joined_rows: decode steps of so many rows or fewer have programs that sample as well; see PlatformDefaults.
+        num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
+        hidden_size: numbers of a row (D).
+        num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
+    """
+
+    num_slots: int
+    num_columns: int
+    vocab_size: int
+    num_valid_tokens: int
+    num_decode_steps: int
+    checks_cache: bool
+    dtype: DTypeLike
+    cache: CacheLayout
+    mesh: Mesh
+    target: Target = Target()
+    pooling: Pooling | None = None
+    pooled_size: int = 0
+    proposer: Proposer | None = None
+    has_plain_tier: bool = False
+    joined_rows: int = 0
+    joined_passes: int = 1
+    num_embeds: int = 0
+    hidden_size: int = 0
+    num_snapshots: int = 0
+    snapshot_interval: int = 0
+
+    @property
+    def page_size(self) -> int:
+        return self.cache.spec.page_size
+
+    @property
+    def num_tables(self) -> int:
+        """Block tables (G)."""
+        return self.cache.groups.num_tables
+
+    @property
+    def page_groups(self) -> PageGroups:
+        """Which block tables requests have pages for."""
+        first, *others = groups = self.cache.groups.groups
+        keeps_all = first.window is None
+        windows, number = [], int(keeps_all)
+        for group in others if keeps_all else groups:
+            assert group.window is not None, "one group at most keeps all tokens"
+            tables = tuple(range(number, number + len(group.tables)))
+            windows.append(WindowGroup(group.window, self.page_size, tables))
+            number += len(tables)
+        has_states = self.cache.state is not None
+        snapshots = None
+        if self.num_snapshots:
+            least = max(self.page_size, min(LEAST_SAVED, self.snapshot_interval))
+            snapshots = SnapshotSlots(self.num_slots, self.num_snapshots, self.snapshot_interval, least)
+        return PageGroups(self.page_size, self.num_columns, keeps_all, tuple(windows), has_states, snapshots)
+
+    @functools.cached_property
+    def ranks(self) -> RankAxis:
+        return RankAxis.of(self.mesh)
+
+    @property
+    def mask_width(self) -> int:
+        """Words of a mask of the vocabulary."""
+        return -(-self.vocab_size // MASK_BITS)
+
+    def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
+        """The state of an engine in which nothing has run."""
+        make = jax.jit(self._slot_state, static_argnums=0, out_shardings=self._slot_shardings())
+        return DeviceState(weights, self.allocate_cache(num_pages), *make(num_pages))
+
+    def allocate_cache(self, num_pages: int) -> tuple[Any, ...]:
+        """The pool, of zeros; on a CPU its pages become resident when something is written to them."""
+        pool = self.cache.allocate(num_pages, self.mesh)
+        if self.mesh.devices.flat[0].platform == "cpu":
+            for array in jax.tree.leaves(jax.block_until_ready(pool)):
+                for shard in array.addressable_shards:
+                    leave_zeros(shard.data.unsafe_buffer_pointer(), shard.data.nbytes)
+        return pool
+
+    def abstract(self, weights: Weights, num_pages: int) -> DeviceState:
+        """The same without memory: a ShapeDtypeStruct for each array."""
+        slot_state = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(functools.partial(self._slot_state, num_pages)),
+            self._slot_shardings(),
+        )
+        cache: Any = self.cache.abstract(num_pages, self.mesh)
+        return DeviceState(weights, cache, *slot_state)
+
+    def _slot_state(self, num_pages: int) -> tuple[Any, ...]:
+        """All but the weights and the cache, in the order of DeviceState."""
+        num_slots = self.ranks.num_ranks * self.num_slots
+        tables = jnp.zeros((num_slots, self.num_tables * self.num_columns), jnp.int32)
+        lengths = jnp.zeros(num_slots, jnp.int32)
+        if self.pooling is None:
+            sampler = SamplerState.allocate(num_slots, self.vocab_size)
+        else:
+            sampler = SamplerState.of_last_token(jnp.zeros(num_slots, jnp.int32))
+        pooled = jnp.zeros((num_slots, self.pooled_size))
+        embeds = jnp.zeros((self.ranks.num_ranks * self.num_embeds, self.hidden_size), self.dtype)
+        drafting: tuple[jax.Array, ...] = ()
+        if self.proposer is not None:
+            page_tokens = jnp.zeros((self.ranks.num_ranks * num_pages, self.page_size), jnp.int32)
+            drafting = page_tokens, jnp.zeros((num_slots, self.proposer.num_drafts), jnp.int32), lengths
+        return tables, lengths, sampler, pooled, embeds, *drafting
+
+    def _slot_shardings(self) -> tuple[Any, ...]:
+        """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
+        rows: Any = self.ranks.state
+        by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
+        sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
+        drafting = (rows,) * 3 if self.proposer is not None else ()
+        return rows, rows, sampler, rows, rows, *drafting
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
+    return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))
