@@ -50,9 +50,9 @@ from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.quantization_flag import MADE
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
-from palladio.runtime.core.engine_plan import memory_needs
-from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
-from palladio.runtime.core.sizing import PlatformDefaults
+from palladio.runtime.core.plan.engine_plan import memory_needs
+from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import StaticModel

@@ -31,7 +31,7 @@ from palladio.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.generation.generation import OutputStream
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.core.step_logger import StepTracer
+from palladio.runtime.core.watch.step_logger import StepTracer
 from palladio.runtime.front import samples
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig

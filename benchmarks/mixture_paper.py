@@ -32,7 +32,7 @@ from checkpoints import DEEPSEEK_V3, GPT_OSS_120B, QWEN3_30B
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.core.plan.kernel_choice import choose_kernels
 from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey

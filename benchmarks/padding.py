@@ -31,8 +31,8 @@ from server_process import provenance
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.kv_cache import PAGE_SIZES
-from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.core.startup import build_scheduler
+from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.start.startup import build_scheduler
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch

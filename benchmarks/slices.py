@@ -25,7 +25,7 @@ from checkpoints import HALF_BILLION, LLAMA_8B
 
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import choose_kernels
+from palladio.runtime.core.plan.kernel_choice import choose_kernels
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError

@@ -19,7 +19,7 @@ from aot_steps import MODELS, PROGRAMS, STORED, Sizes, compile_all, quantized
 from aot_targets import TARGETS, Compiled
 from hlo_facts import entry_operations
 
-from palladio.runtime.core.sizing import PlatformDefaults
+from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, PrefillBucket
 
 _NAME = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\S+)")

@@ -23,8 +23,8 @@ from aot_steps import MODELS
 
 from palladio.model.config import ModelConfig
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import choose_kernels
-from palladio.runtime.core.sizing import PlatformDefaults
+from palladio.runtime.core.plan.kernel_choice import choose_kernels
+from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey

@@ -100,7 +100,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
-    "runtime/core/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
+    "runtime/core/plan/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and their class has no name",
 }

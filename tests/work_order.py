@@ -33,14 +33,14 @@ TOGETHER = {
             (
                 *("core/test_engine_scheduling.py", "core/test_constrained_requests.py", "core/test_determinism.py"),
                 *("core/test_drafts.py", "core/test_input_embeds.py", "core/test_prefix_cache.py"),
-                *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/test_observers.py"),
-                *("core/test_compile_modes.py", "core/test_timeline_recorder.py"),
+                *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/watch/test_observers.py"),
+                *("core/start/test_compile_modes.py", "core/watch/test_timeline_recorder.py"),
                 *(
                     "execution/state/test_device_state.py",
                     "execution/compiled/test_out_of_memory.py",
                     "grammar/test_compiler.py",
                 ),
-                *("core/test_kv_events.py", "interface/outputs/test_request_trace.py"),
+                *("core/start/test_kv_events.py", "interface/outputs/test_request_trace.py"),
                 *(
                     "scheduling/policy/test_grammar_queue.py",
                     "scheduling/test_preemption.py",
@@ -57,7 +57,7 @@ LONGEST = (
     "the tiny engine",
     "the embedded model's server",
     "tests/runtime/core/test_windows.py",
-    "tests/runtime/core/test_weight_updates.py",
+    "tests/runtime/core/weights/test_weight_updates.py",
     "tests/runtime/core/test_data_parallel.py",
     "tests/runtime/core/test_expert_parallel.py",
     "tests/runtime/core/test_embedding_engine.py",

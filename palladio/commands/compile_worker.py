@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from palladio.launch_server import run_worker
-from palladio.runtime.core.aot_compile import compile_ahead
+from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.telemetry.logs import configure_logging
 

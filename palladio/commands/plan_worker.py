@@ -24,8 +24,8 @@ from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import choose_kernels
-from palladio.runtime.core.memory import MemoryPlan
+from palladio.runtime.core.plan.kernel_choice import choose_kernels
+from palladio.runtime.core.plan.memory import MemoryPlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.compile_only import CompiledPlan, compile_deployment, compile_only_mesh

@@ -8,13 +8,13 @@ from typing import Self
 
 import jax
 
-from palladio.runtime.core.cache_self_check import CacheSelfCheck
-from palladio.runtime.core.explain import explain_requests
-from palladio.runtime.core.memory import bytes_in_use
-from palladio.runtime.core.model_control import PAUSE_POLL, ModelControl
-from palladio.runtime.core.observers import StepHooks, StepObserver, StepTimer
-from palladio.runtime.core.startup import EngineParts, build_engine_parts
-from palladio.runtime.core.step_logger import usual_observers
+from palladio.runtime.core.plan.memory import bytes_in_use
+from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
+from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
+from palladio.runtime.core.watch.explain import explain_requests
+from palladio.runtime.core.watch.observers import StepHooks, StepObserver, StepTimer
+from palladio.runtime.core.watch.step_logger import usual_observers
+from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.execution.batch.token_masks import Int32Array, build_masks
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice

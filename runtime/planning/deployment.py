@@ -20,11 +20,11 @@ from palladio.model.sharding import make_abstract_mesh
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.engine_plan import abstract_weights, device_shape, needs_of
-from palladio.runtime.core.kernel_choice import plan_cache
-from palladio.runtime.core.memory import DeviceMemory, MemoryPlan
-from palladio.runtime.core.sizing import Dtypes, EngineLimits, PlatformDefaults, check_experts, check_states
-from palladio.runtime.core.state_sizing import with_states
+from palladio.runtime.core.plan.engine_plan import abstract_weights, device_shape, needs_of
+from palladio.runtime.core.plan.kernel_choice import plan_cache
+from palladio.runtime.core.plan.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.plan.sizing import Dtypes, EngineLimits, PlatformDefaults, check_experts, check_states
+from palladio.runtime.core.plan.state_sizing import with_states
 from palladio.runtime.execution.programs.program import ProgramDesign, StaticModel
 from palladio.runtime.execution.programs.programs import declare_programs
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device

@@ -183,7 +183,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a deterministic engine has kernels that round a chunk differently",
-        "runtime/core/kernel_choice.py",
+        "runtime/core/plan/kernel_choice.py",
         "    if execution.deterministic:\n        return False\n",
         "",
         ("tests/runtime/core/test_determinism.py",),

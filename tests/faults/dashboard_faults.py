@@ -19,10 +19,10 @@ DASHBOARD_FAULTS = (
     ),
     Fault(
         "prompt tokens are not counted as they are computed",
-        "runtime/core/step_logger.py",
+        "runtime/core/watch/step_logger.py",
         "self._num_prefill_tokens += num_tokens - batch.num_decodes",
         "self._num_prefill_tokens += 0",
-        ("tests/runtime/core/test_observers.py",),
+        ("tests/runtime/core/watch/test_observers.py",),
     ),
     Fault(
         "old rows of the history add their gauges up",
@@ -103,10 +103,10 @@ DASHBOARD_FAULTS = (
     ),
     Fault(
         "a CPU's memory counts as the device's",
-        "runtime/core/memory.py",
+        "runtime/core/plan/memory.py",
         'stats = device.memory_stats() if device.platform != "cpu" else None\n    return',
         "stats = device.memory_stats()\n    return",
-        ("tests/runtime/core/test_memory.py",),
+        ("tests/runtime/core/plan/test_memory.py",),
     ),
     Fault(
         "an alert asks for a metric that there is not",

@@ -80,9 +80,9 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the smallest decode step of an accelerator has one row",
-        "runtime/core/sizing.py",
+        "runtime/core/plan/sizing.py",
         "min_decode=2,",
         "min_decode=1,",
-        ("tests/runtime/core/test_sizing.py",),
+        ("tests/runtime/core/plan/test_sizing.py",),
     ),
 )

@@ -363,14 +363,14 @@ FAULTS = (
         "model/kv_cache.py",
         "size * page.dtype.itemsize >= LEAST_ROW_BYTES",
         "size * page.dtype.itemsize >= LEAST_ROW_BYTES // 2",
-        ("tests/runtime/core/test_sizing.py",),
+        ("tests/runtime/core/plan/test_sizing.py",),
     ),
     Fault(
         "a CPU compiles everything before the first request",
-        "runtime/core/sizing.py",
+        "runtime/core/plan/sizing.py",
         'compile="background"',
         'compile="full"',
-        ("tests/runtime/core/test_sizing.py",),
+        ("tests/runtime/core/plan/test_sizing.py",),
     ),
     Fault(
         "the whole pool of a CPU is resident from the start",

@@ -96,7 +96,7 @@ ROUTER_FAULTS = (
         """            self._pending = [AllBlocksCleared()]
             self.send()""",
         """            self._pending = [AllBlocksCleared()]""",
-        ("tests/runtime/core/test_weight_updates.py",),
+        ("tests/runtime/core/weights/test_weight_updates.py",),
     ),
     Fault(
         "batches that were dropped cannot be replayed",

@@ -5,7 +5,7 @@ from tests.faults.fault import Fault
 _ROOM = "runtime/scheduling/"
 _COPIES, _TREE = _ROOM + "cache/state_snapshots.py", _ROOM + "cache/radix_cache.py"
 SNAPSHOTS = (_ROOM.replace("runtime", "tests/runtime") + "cache/test_snapshots.py",)
-ENGINE, SIZES = ("tests/runtime/core/test_states.py",), ("tests/runtime/core/test_state_sizing.py",)
+ENGINE, SIZES = ("tests/runtime/core/test_states.py",), ("tests/runtime/core/plan/test_state_sizing.py",)
 
 SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -144,14 +144,14 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "snapshots take a little more than they may",
-        "runtime/core/state_sizing.py",
+        "runtime/core/plan/state_sizing.py",
         "return given // one\n",
         "return -(-given // one)\n",
         SIZES,
     ),
     Fault(
         "the states of all requests take what pages need",
-        "runtime/core/state_sizing.py",
+        "runtime/core/plan/state_sizing.py",
         "if fitting < limits.max_running:",
         "if fitting > limits.max_running:",
         SIZES,

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_RECORDER = ("tests/runtime/core/test_timeline_recorder.py",)
+_RECORDER = ("tests/runtime/core/watch/test_timeline_recorder.py",)
 _RECORDS = ("tests/runtime/interface/outputs/test_timeline.py",)
 _EXPLAINED = ("tests/http/routes/test_explained_timelines.py",)
 
@@ -23,28 +23,28 @@ TIMELINE_FAULTS = (
     ),
     Fault(
         "a step tells all tokens so far",
-        "runtime/core/watched_request.py",
+        "runtime/core/watch/watched_request.py",
         "self.num_tokens, self.num_drafts = total,",
         "self.num_tokens, self.num_drafts = 0,",
         _RECORDER,
     ),
     Fault(
         "a step begins when it is dispatched, though another one runs",
-        "runtime/core/observers.py",
+        "runtime/core/watch/observers.py",
         "part.begin(self._last_read)",
         "part.begin(part.start)",
         _RECORDER,
     ),
     Fault(
         "every request is recorded",
-        "runtime/core/observers.py",
+        "runtime/core/watch/observers.py",
         "if request.given.options.timeline:",
         "if request.given.options is not None:",
         _RECORDER,
     ),
     Fault(
         "an aborted request is watched for ever",
-        "runtime/core/observers.py",
+        "runtime/core/watch/observers.py",
         "self._watched.pop(request_id, None)",
         "self._watched.get(request_id, None)",
         _RECORDER,

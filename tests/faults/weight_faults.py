@@ -52,10 +52,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a CPU keeps bfloat16 that the files do not have",
-        "runtime/core/sizing.py",
+        "runtime/core/plan/sizing.py",
         "return has_bfloat16 and smallest",
         "return smallest",
-        ("tests/runtime/core/test_sizing.py",),
+        ("tests/runtime/core/plan/test_sizing.py",),
     ),
     Fault(
         "a small decode step samples at once, whatever a grammar allows",
@@ -69,7 +69,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "runtime/execution/programs/program.py",
         'is_plain = tier != "full" and tier not in MASKED_TIERS and',
         "is_plain =",
-        ("tests/runtime/execution/compiled/test_program_set.py", "tests/runtime/core/test_compile_modes.py"),
+        ("tests/runtime/execution/compiled/test_program_set.py", "tests/runtime/core/start/test_compile_modes.py"),
     ),
     Fault(
         "native kernels are used without the library",
@@ -87,10 +87,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "products of int8 are loaded by how the file is stored, not by what the layers have",
-        "runtime/core/kernel_choice.py",
+        "runtime/core/plan/kernel_choice.py",
         "any(kind.has_bytes for kind in model.weight_kinds.all)",
         "model.quantization is not None",
-        ("tests/runtime/core/test_native_choice.py",),
+        ("tests/runtime/core/plan/test_native_choice.py",),
     ),
     Fault(
         "the low bytes of activations are lost",

@@ -14,7 +14,7 @@ from palladio.model.kv_cache import CacheLayout, Place
 from palladio.model.layer_spec import AttentionSpec, DeltaSpec
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.sharding import make_abstract_mesh, make_mesh
-from palladio.runtime.core.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, plan_memory
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from palladio import __version__
-from palladio.runtime.core import installation
-from palladio.runtime.core.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
+from palladio.runtime.core.start import installation
+from palladio.runtime.core.start.installation import DISTRIBUTION, IMPORT_NAME, find_conflicts
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.multihost.config_digest import config_digest
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.core.memory import MemoryPlan
+from palladio.runtime.core.plan.memory import MemoryPlan
 from palladio.runtime.interface.messages.messages import MemoryReport
 from tests.fake_engine import FakeEngine
 

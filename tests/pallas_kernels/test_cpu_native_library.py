@@ -16,7 +16,7 @@ from palladio.pallas_kernels.cpu_native import library
 from palladio.pallas_kernels.cpu_native.forms import FLAGS, Form, forms_of
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.kernel_choice import with_native_kernels
+from palladio.runtime.core.plan.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests import compile_cache

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palladio.model.config import ModelConfig, read_model_dir
-from palladio.runtime.core import startup
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.observers import StepObserver
-from palladio.runtime.core.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.start import startup
+from palladio.runtime.core.watch.observers import StepObserver
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTrace, TokenLogprob

@@ -10,7 +10,7 @@ import pytest
 
 from palladio import child, launch_server
 from palladio.__main__ import main
-from palladio.runtime.core.aot_compile import compile_ahead
+from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.interface.config.config import EngineConfig
 from tests import compile_cache
 from tests.runtime.tiny_engine import build_tiny_model_dir

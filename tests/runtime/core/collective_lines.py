@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-from palladio.runtime.core.engine_plan import EnginePlan
+from palladio.runtime.core.plan.engine_plan import EnginePlan
 
 _OPCODES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({_OPCODES})(?:-start)?\(.*")  # shapes, opcode

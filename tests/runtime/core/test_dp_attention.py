@@ -7,7 +7,7 @@ import pytest
 
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
-from palladio.runtime.core.engine_plan import EnginePlan
+from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep

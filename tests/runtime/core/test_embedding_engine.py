@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.runtime.core.aot_compile import compile_ahead
 from palladio.runtime.core.engine_core import EngineCore
+from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.front.offline_engine import Engine

@@ -8,7 +8,7 @@ import pytest
 from palladio.runtime.interface.messages.model_messages import SetReleased, UpdateWeights
 from tests.model.driver import MAX_LEN
 from tests.model.make_goldens import GOLDENS, prompts_of
-from tests.runtime.core.test_weight_updates import make_other, steer
+from tests.runtime.core.weights.test_weight_updates import make_other, steer
 from tests.runtime.tiny_engine import Collector, create_core
 from tests.tiny_model import make_checkpoint
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.core.aot_compile import compile_ahead
-from palladio.runtime.core.observers import RecompileCounter, StepObserver
+from palladio.runtime.core.start.aot_compile import compile_ahead
+from palladio.runtime.core.watch.observers import RecompileCounter, StepObserver
 from palladio.runtime.execution.model_runner import DeviceExecutor
 from palladio.runtime.execution.programs import programs
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, ProgramKey, Results, Takes, host_array

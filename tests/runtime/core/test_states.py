@@ -17,7 +17,7 @@ from palladio.model.hf_config import FULL, LINEAR, HfConfig
 from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.sizing import check_states
+from palladio.runtime.core.plan.sizing import check_states
 from palladio.runtime.execution.programs.cache_programs import CopyStates
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError

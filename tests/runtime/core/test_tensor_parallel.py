@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.engine_plan import EnginePlan
+from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests.many_devices import call_with_devices

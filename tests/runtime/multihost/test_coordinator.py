@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palladio.runtime.core.engine_plan import EnginePlan
+from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError

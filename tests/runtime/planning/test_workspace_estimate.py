@@ -99,7 +99,7 @@ def test_the_programs_that_are_counted_are_those_of_the_closed_set(flags: dict[s
 
 @pytest.mark.parametrize("topology", ["v5e-4", "v6e-1", "tpu7x-8", "h200-1"])
 def test_the_default_configuration_has_few_programs_that_run_the_model(topology: str) -> None:
-    """Each takes the compiler seconds to minutes. Those of a CPU: tests/runtime/core/test_engine_plan.py."""
+    """Each takes the compiler seconds to minutes. Those of a CPU: tests/runtime/core/plan/test_engine_plan.py."""
     one = deployment(topology, KEPT["models"]["qwen2.5-0.5b"])
     programs = declare_programs(ProgramDesign(one.static_model, len(one.weights), one.shape, one.buckets))
     assert sum(program.runs_layers for program in programs) <= 38

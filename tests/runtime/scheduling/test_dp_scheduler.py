@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from palladio.runtime.core.step_logger import StepLogger
+from palladio.runtime.core.watch.step_logger import StepLogger
 from palladio.runtime.interface.messages.messages import EngineStats
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams

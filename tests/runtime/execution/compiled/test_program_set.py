@@ -11,7 +11,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.sharding import make_abstract_mesh
-from palladio.runtime.core.sizing import PlatformDefaults
+from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
 from palladio.runtime.execution.programs.programs import Sample

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from palladio.runtime.core.explain import explain_requests
+from palladio.runtime.core.watch.explain import explain_requests
 from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
 from palladio.runtime.interface.outputs.outputs import (
     MAX_CHUNKS,
