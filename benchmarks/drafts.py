@@ -21,7 +21,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import TokenLogprob
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 PASSAGE = "The capital of France is Paris. The capital of Spain is Madrid. The capital of Italy is Rome. "
 PROMPTS = {"copies": PASSAGE * 6, "question": "What is the capital of France, and why do people like to go there?"}

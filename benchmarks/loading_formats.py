@@ -28,7 +28,7 @@ from palladio.model import formats
 from tests.model import quantized_checkpoints as stored
 from tests.model.format_cases import MODELOPT, gpt_oss_checkpoint
 from tests.model.gguf_files import as_gguf
-from tests.runtime.text.test_gguf_tokenizer import metadata
+from tests.runtime.text.tokenizers.test_gguf_tokenizer import metadata
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from palladio.runtime.text.catalogue import CatalogueModel, catalogue
-from palladio.runtime.text.embedded_model import DEFAULT_MODEL_ALIASES as DEFAULT_MODEL_ALIASES
-from palladio.runtime.text.embedded_model import DEFAULT_MODEL_NAME as DEFAULT_MODEL_NAME
-from palladio.runtime.text.embedded_model import default_model_path as default_model_path
-from palladio.runtime.text.embedded_model import names_default_model as names_default_model
+from palladio.runtime.text.hub.catalogue import CatalogueModel, catalogue
+from palladio.runtime.text.hub.embedded_model import DEFAULT_MODEL_ALIASES as DEFAULT_MODEL_ALIASES
+from palladio.runtime.text.hub.embedded_model import DEFAULT_MODEL_NAME as DEFAULT_MODEL_NAME
+from palladio.runtime.text.hub.embedded_model import default_model_path as default_model_path
+from palladio.runtime.text.hub.embedded_model import names_default_model as names_default_model
 
 PUBLISHED_MODEL_NAME: Final = "smollm2"
 """Of the catalogue; the chat page, which cannot ask for it, says the same."""

@@ -31,8 +31,8 @@ from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.local_path import local_path
-from palladio.runtime.text.servable_config import glance_at
+from palladio.runtime.text.hub.local_path import local_path
+from palladio.runtime.text.hub.servable_config import glance_at
 from palladio.server_args import ServerArgs, names_model, parse_server_args
 from palladio.worker_host import WorkerHostRequest, become_worker_host
 

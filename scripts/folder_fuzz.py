@@ -33,8 +33,8 @@ from palladio.runtime.interface.config.config import ModelSource  # noqa: E402
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError  # noqa: E402
 from palladio.runtime.interface.request.pooling import Pooling  # noqa: E402
 from palladio.runtime.multihost.config_digest import model_hash  # noqa: E402
-from palladio.runtime.text.hub import read_sampling_defaults, resolve_source  # noqa: E402
-from palladio.runtime.text.tokenizer import Tokenizer  # noqa: E402
+from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source  # noqa: E402
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer  # noqa: E402
 from tests.damaged_folders import make_folders, pick  # noqa: E402
 
 SECONDS, WALL_SECONDS = 10, 120  # of CPU time; a pipe that is read from takes none

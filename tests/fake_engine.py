@@ -51,8 +51,8 @@ from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.process.transport import Liveness
-from palladio.runtime.text.stop_strings import StopStringMatcher
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding
 from tests.fake_timeline import fake_timeline
 

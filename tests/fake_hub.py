@@ -14,9 +14,9 @@ import pytest
 from huggingface_hub import constants, snapshot_download
 
 from palladio.runtime.interface.messages.messages import LoadProgress
-from palladio.runtime.text import hub_download
-from palladio.runtime.text.hub_download import Listing, OnProgress, Repository
-from palladio.runtime.text.hub_worker import Silent
+from palladio.runtime.text.hub import hub_download
+from palladio.runtime.text.hub.hub_download import Listing, OnProgress, Repository
+from palladio.runtime.text.hub.hub_worker import Silent
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from palladio.runtime.text.catalogue import CatalogueModel, ModelPackage
+from palladio.runtime.text.hub.catalogue import CatalogueModel, ModelPackage
 
 MEMBER = "tiny_model/tiny.gguf"
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()

@@ -19,14 +19,14 @@ Use = Callable[[], None]
 
 
 def stop_patterns() -> None:
-    from palladio.runtime.text.stop_regex import read_pattern
+    from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 
     assert [read_pattern(text).text for text in ("a+", "a*b", "a+")] == ["a+", "a*b", "a+"]
 
 
 def templates() -> None:
     """Two that differ in a space alone."""
-    from palladio.runtime.text.chat_renderer import render_template
+    from palladio.runtime.text.templates.chat_renderer import render_template
 
     texts = ("{{ x }}", "{{ x }} ", "{{ x }}")
     assert [render_template(text, [], continue_final_message=False, x=1) for text in texts] == ["1", "1 ", "1"]
@@ -34,15 +34,15 @@ def templates() -> None:
 
 def meter() -> None:
     """A template may need it while it is compiled, when nothing is rendered yet: for a filter of constants."""
-    from palladio.runtime.text.template_check import check_template
-    from palladio.runtime.text.template_meter import current_meter
+    from palladio.runtime.text.templates.template_check import check_template
+    from palladio.runtime.text.templates.template_meter import current_meter
 
     assert current_meter.get(None) is None
     check_template("{{ [1, 2] | tojson }}")
 
 
 def marks() -> None:
-    from palladio.runtime.text.detokenizer import Marks
+    from palladio.runtime.text.tokenizers.detokenizer import Marks
 
     assert [Marks.of(*given).find("xab", 0) for given in (("ab",), ("b", "a"), ("ab",))] == [
         (1, "ab"),
@@ -52,7 +52,7 @@ def marks() -> None:
 
 
 def stop_strings() -> None:
-    from palladio.runtime.text.stop_strings import StopStrings
+    from palladio.runtime.text.tokenizers.stop_strings import StopStrings
 
     first, second = StopStrings.of(("ab",)), StopStrings.of(("b", "ab"))
     assert (first.first, second.first) == ({"a"}, {"a", "b"})
@@ -244,13 +244,13 @@ _LIBRARY = "pallas_kernels/cpu_native/library.py"
 _CACHE = "runtime/execution/compiled/program_cache.py"
 GROUPS: dict[str, dict[str, Use]] = {
     "text": {
-        "runtime/text/stop_regex.py:read_pattern": stop_patterns,
-        "runtime/text/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": stop_patterns,
-        "runtime/text/stop_regex.py:StopPattern.__init__ warnings.simplefilter": stop_patterns,
-        "runtime/text/chat_renderer.py:compile_template": templates,
-        "runtime/text/template_meter.py:current_meter": meter,
-        "runtime/text/detokenizer.py:Marks.of": marks,
-        "runtime/text/stop_strings.py:StopStrings.of": stop_strings,
+        "runtime/text/tokenizers/stop_regex.py:read_pattern": stop_patterns,
+        "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": stop_patterns,
+        "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.simplefilter": stop_patterns,
+        "runtime/text/templates/chat_renderer.py:compile_template": templates,
+        "runtime/text/templates/template_meter.py:current_meter": meter,
+        "runtime/text/tokenizers/detokenizer.py:Marks.of": marks,
+        "runtime/text/tokenizers/stop_strings.py:StopStrings.of": stop_strings,
         "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,
         "http/reasoning/harmony.py:_BODY_END": harmony_marks,

@@ -23,9 +23,8 @@ _SIGNALS = "tests/palladio/test_early_signals.py::test_the_server_ends_with_0_wh
 _JUDGE = "tests/runtime/grammar/test_judge.py::test_small_grammars_that_take_long"
 _ENGINE = "tests/runtime/process/test_engine_process.py::test_serves"
 _CHILD = "tests/runtime/process/test_engine_process.py::test_a_crash_of_native_code_is_not_taken_for_want_of_memory"
-_DOWNLOAD = (
-    "tests/runtime/text/test_hub_download.py::test_a_worker_that_ends_leaves_nothing_that_its_threads_begin_meanwhile"
-)
+_HUB = "tests/runtime/text/hub/test_hub_download.py"
+_DOWNLOAD = f"{_HUB}::test_a_worker_that_ends_leaves_nothing_that_its_threads_begin_meanwhile"
 _FORMATS = "tests/test_shared_state.py::test_a_stored_format_is_the_first_thing_that_a_process_loads[{}]"
 _OWN_PROCESS = "the process has this one task"
 _CACHE = "runtime/execution/compiled/program_cache.py"
@@ -48,11 +47,11 @@ STATES: dict[str, State] = {
     ),
     "http/reasoning/harmony.py:_HEADER_END": State("its module", "it never changes", first("text")),
     "http/reasoning/harmony.py:_BODY_END": State("its module", "it never changes", first("text")),
-    "runtime/text/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
-    "runtime/text/detokenizer.py:Marks.of": State(_MADE, _PURE, first("text")),
-    "runtime/text/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
-    "runtime/text/stop_strings.py:StopStrings.of": State(_MADE, _PURE, first("text")),
-    "runtime/text/template_meter.py:current_meter": State(
+    "runtime/text/templates/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
+    "runtime/text/tokenizers/detokenizer.py:Marks.of": State(_MADE, _PURE, first("text")),
+    "runtime/text/tokenizers/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
+    "runtime/text/tokenizers/stop_strings.py:StopStrings.of": State(_MADE, _PURE, first("text")),
+    "runtime/text/templates/template_meter.py:current_meter": State(
         "each rendering, for its own context", "jinja2 hands filters no argument of ours", first("text")
     ),
     "pallas_kernels/narrow_matmul/config.py:_table": State(_MADE, "a file of the package by its name", first("device")),
@@ -92,15 +91,17 @@ STATES: dict[str, State] = {
     "runtime/telemetry/process_memory.py:leave_zeros ctypes.CDLL": State(
         "the C library", "it is the process's own", _FORMATS.format("AWQ")
     ),
-    "runtime/text/tokenizer.py:Tokenizer.load addFilter": State(
+    "runtime/text/tokenizers/tokenizer.py:Tokenizer.load addFilter": State(
         "each load, before transformers is imported",
         "transformers says that torch is missing; the same filter twice is one",
         "tests/palladio/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
     ),
-    "runtime/text/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": State(
+    "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": State(
         _MADE, "Python's parser of patterns warns in no other way; what was there comes back", first("text")
     ),
-    "runtime/text/stop_regex.py:StopPattern.__init__ warnings.simplefilter": State(_MADE, "as above", first("text")),
+    "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.simplefilter": State(
+        _MADE, "as above", first("text")
+    ),
     "palladio/without_torch.py:hide_torch_from_transformers sys.meta_path.insert": State(
         "the command line, before anything is imported",
         "transformers asks for torch while it is imported; the finder takes itself out",
@@ -183,12 +184,14 @@ STATES: dict[str, State] = {
     f"{_JUDGES}:_limit resource.setrlimit": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
     f"{_JUDGES}:_limit signal.signal": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
     f"{_JUDGES}:_limit signal.setitimer": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
-    "runtime/text/hub_worker.py:main signal.signal": State(
+    "runtime/text/hub/hub_worker.py:main signal.signal": State(
         "its main program",
         _OWN_PROCESS,
-        "tests/runtime/text/test_hub_download.py::test_a_download_that_nobody_waits_for_ends_at_once",
+        "tests/runtime/text/hub/test_hub_download.py::test_a_download_that_nobody_waits_for_ends_at_once",
     ),
-    "runtime/text/hub_worker.py:_remove_unfinished resource.setrlimit": State("its last act", _OWN_PROCESS, _DOWNLOAD),
+    "runtime/text/hub/hub_worker.py:_remove_unfinished resource.setrlimit": State(
+        "its last act", _OWN_PROCESS, _DOWNLOAD
+    ),
 }
 
 BESIDE: frozenset[str] = frozenset(("model/registry.py:ARCHITECTURES",))

@@ -101,14 +101,14 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/front/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/core/plan/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
-    "runtime/text/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
-    "runtime/text/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and their class has no name",
+    "runtime/text/tokenizers/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
+    "runtime/text/tokenizers/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and have no name",
 }
 GETATTR = {  # file:function → whose type it asks
     "model/loading/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
     "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
-    "runtime/text/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
-    "runtime/text/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
+    "runtime/text/tokenizers/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
+    "runtime/text/tokenizers/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
 }
 
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from palladio.default_model import default_model_path
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
 from training.evaluate import question
 from training.judges import JUDGES

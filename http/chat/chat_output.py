@@ -15,7 +15,7 @@ from palladio.http.reasoning.family import PromptEnd, ReasoningParser, Reasoning
 from palladio.http.tool_calls.base import ToolCallParser, ToolDelta, ToolPiece
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.request.generation_request import SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptio
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import check_int
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_VARIABLE = "reasoning_effort"

@@ -28,7 +28,7 @@ from palladio.runtime.interface.errors import (
     ModelNotFoundError,
 )
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.version import __version__
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side

@@ -23,7 +23,7 @@ from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
-from palladio.runtime.text.stop_regex import read_pattern
+from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)

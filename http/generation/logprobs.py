@@ -5,7 +5,7 @@ from typing import Any
 
 from palladio.runtime.interface.outputs.outputs import TokenLogprob
 from palladio.runtime.interface.request.generation_request import SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 

@@ -18,7 +18,7 @@ from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import fields
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

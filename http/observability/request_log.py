@@ -17,7 +17,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.telemetry.logs import fields, make_formatter
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 PARTIAL = 256  # characters of a text that level 2 shows
 PARTIAL_TOKENS = 4 * (PARTIAL + 1)  # that hold as many and one more: a character has at most four tokens, one a byte

@@ -12,7 +12,7 @@ from palladio.http.wire.typed_json import typed
 from palladio.runtime.front.engine_protocol import EngineClient
 from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 ContentFormat = Literal["string", "openai"]
 

@@ -33,8 +33,8 @@ from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import RequestNames
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.interface.request.foreign_fields import find_misspelt
-from palladio.runtime.text.template_check import check_template
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.templates.template_check import check_template
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

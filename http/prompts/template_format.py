@@ -11,9 +11,9 @@ from jinja2.ext import loopcontrols
 from palladio.http.prompts.chat_messages import ContentFormat
 from palladio.http.prompts.template_calls import takes_one_text, tells_null, without_nulls
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.chat_renderer import GenerationTag
-from palladio.runtime.text.template_check import check_stored_template, read_template_file
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.templates.chat_renderer import GenerationTag
+from palladio.runtime.text.templates.template_check import check_stored_template, read_template_file
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _BUILT_IN = Path(__file__).parent / "templates"
 _LEAST_TEKKEN = 7  # earlier versions write prompts otherwise; their checkpoints have templates

@@ -17,8 +17,8 @@ from palladio.http.wire.typed_json import typed, without_nulls
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.schemas.schema_rewriting import UnsupportedSchemaError, rewritten
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 MAX_TOOLS = 128  # OpenAI's
 MAX_NAME_LENGTH = 128

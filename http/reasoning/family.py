@@ -6,8 +6,8 @@ import re
 from typing import Literal
 
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.detokenizer import Marks
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

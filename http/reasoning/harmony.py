@@ -6,8 +6,8 @@ from typing import Literal
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily, ReasoningParser
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.detokenizer import Marks
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

@@ -21,7 +21,7 @@ from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
+from palladio.runtime.text.tokenizers.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
 
 MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings
 

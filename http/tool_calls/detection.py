@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, PLAIN_JSON, ToolFormat
 from palladio.http.tool_calls.registry import find_format
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joi
 from palladio.http.wire.body import read_json
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
+from palladio.runtime.text.schemas.schema_rewriting import UnsupportedSchemaError, rewritten
 
 _OPEN_OBJECT = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf", "enum")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.schema_rewriting import rewritten
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.schemas.schema_rewriting import rewritten
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _ONE_SPACE = "[ ]?"  # within JSON: with more of it allowed, a model can write white space until it is cut off
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from palladio.http.tool_calls.python_literals import literal_json
-from palladio.runtime.text.json_schemas import resolve_reference
+from palladio.runtime.text.schemas.json_schemas import resolve_reference
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 16

@@ -10,7 +10,7 @@ from palladio.default_model import default_model_path, names_default_model
 from palladio.launch_server import report_error
 from palladio.model.errors import ConfigError
 from palladio.model.quantization_flag import QuantizationFlag
-from palladio.runtime.text.servable_config import glance_at
+from palladio.runtime.text.hub.servable_config import glance_at
 
 
 def parser() -> argparse.ArgumentParser:

@@ -24,9 +24,9 @@ from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.hub import resolve_model_path
-from palladio.runtime.text.hub_download import Told
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.hub.hub import resolve_model_path
+from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger("palladio.engine")
 

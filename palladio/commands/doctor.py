@@ -29,7 +29,7 @@ from palladio.http_client import ClientError, HttpClient
 from palladio.launch_server import report_error
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.hub_download import hub_endpoint, is_offline
+from palladio.runtime.text.hub.hub_download import hub_endpoint, is_offline
 
 _HUB_SECONDS = 10.0
 _MARKS = {"ok": "ok    ", "warn": "warn  ", "broken": "BROKEN"}

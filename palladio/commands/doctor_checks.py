@@ -21,7 +21,7 @@ from palladio.commands.parsing import size
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.interface.config.user_dirs import user_cache_dir, user_data_dir
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.hub_download import hub_cache
+from palladio.runtime.text.hub.hub_download import hub_cache
 from palladio.version import __version__
 
 Verdict = Literal["ok", "warn", "broken"]

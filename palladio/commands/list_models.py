@@ -12,9 +12,9 @@ from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError
-from palladio.runtime.text.catalogue import catalogue
-from palladio.runtime.text.hub import why_not_servable
-from palladio.runtime.text.hub_download import Repository, hub_cache
+from palladio.runtime.text.hub.catalogue import catalogue
+from palladio.runtime.text.hub.hub import why_not_servable
+from palladio.runtime.text.hub.hub_download import Repository, hub_cache
 
 _UNFINISHED = ("models--*/blobs/*.incomplete", "palladio/*/*.incomplete")
 _MAX_REF_BYTES = 4096  # a commit has 40

@@ -12,7 +12,7 @@ from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.launch_server import report_error
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.text.servable_config import glance_at
+from palladio.runtime.text.hub.servable_config import glance_at
 from palladio.server_args import names_model, parse_server_args
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run

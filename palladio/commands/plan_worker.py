@@ -32,7 +32,7 @@ from palladio.runtime.planning.compile_only import CompiledPlan, compile_deploym
 from palladio.runtime.planning.deployment import Deployment, KnownShapes, Roofline
 from palladio.runtime.planning.hardware import SLICES, Slice, find_slice
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.hub import resolve_source
+from palladio.runtime.text.hub.hub import resolve_source
 
 _CONTEXT = 2048  # tokens that a request has in the cache, in the figures, if it may have so many
 

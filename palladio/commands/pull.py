@@ -11,8 +11,8 @@ from palladio.launch_server import report_error
 from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.hub import pull_model
-from palladio.runtime.text.hub_download import Listing, Told, hub_cache, is_offline
+from palladio.runtime.text.hub.hub import pull_model
+from palladio.runtime.text.hub.hub_download import Listing, Told, hub_cache, is_offline
 
 
 def parser() -> argparse.ArgumentParser:

@@ -42,9 +42,9 @@ from palladio.runtime.interface.messages.profile_options import ProfileOptions, 
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.transport import EngineTransport, Liveness
-from palladio.runtime.text.hub import read_sampling_defaults, resolve_source
-from palladio.runtime.text.hub_download import Told
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source
+from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _STOP_TIMEOUT = 10.0
 _STOP_TIMEOUT_STARTING = 0.5  # while it loads it does not listen

@@ -11,7 +11,7 @@ from palladio.runtime.interface.messages.profile_options import ProfileOptions, 
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.transport import Liveness
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]
 Sink = Callable[[RequestOutput], bool]

@@ -28,7 +28,7 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.input_embeds import read_embeds
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Result = dict[str, Any]

@@ -20,7 +20,7 @@ from palladio.runtime.interface.messages.messages import StepOutputs
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
 from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 MERGE_AT = 64  # outputs that wait for a slow reader before they are merged; each holds hundreds of bytes
 FEW = 16  # outputs that are not merged: a step of four requests may give each four tokens

@@ -21,10 +21,10 @@ from palladio.runtime.interface.outputs.timeline import Timeline
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.token_rules import MAX_STOP_TOKEN_IDS
-from palladio.runtime.text.detokenizer import IncrementalDetokenizer
-from palladio.runtime.text.stop_regex import StopRegexMatcher, read_pattern
-from palladio.runtime.text.stop_strings import StopStringMatcher
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.detokenizer import IncrementalDetokenizer
+from palladio.runtime.text.tokenizers.stop_regex import StopRegexMatcher, read_pattern
+from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _INT = {int}  # and not bool
 

@@ -13,7 +13,7 @@ from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutp
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
 

@@ -23,7 +23,7 @@ from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.telemetry.process_memory import give_back
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 MAX_CPU_SECONDS = 2.0  # of compiling one grammar
 MAX_COMPILED_BYTES = 1 << 26  # of one grammar; a quarter of what all may have, where that is less

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.json_schemas import all_schemas
+from palladio.runtime.text.schemas.json_schemas import all_schemas
 
 _MAX_CHARACTERS = {"json_schema": 4096, "choice": 1 << 14, "regex": 1024}
 _MAX_LARK = 1 << 15  # of a tool's grammar, whose schemas are looked at one by one

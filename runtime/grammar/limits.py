@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from palladio.runtime.grammar.schema_multiples import check_multiples
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.json_schemas import all_schemas
-from palladio.runtime.text.least_sizes import LeastSizes
-from palladio.runtime.text.schema_emulation import LOWEST_INTEGER, has_low_constant
+from palladio.runtime.text.schemas.json_schemas import all_schemas
+from palladio.runtime.text.schemas.least_sizes import LeastSizes
+from palladio.runtime.text.schemas.schema_emulation import LOWEST_INTEGER, has_low_constant
 
 _COUNT = re.compile(r"\{(\d+)")
 

@@ -23,9 +23,9 @@ from palladio.runtime.grammar.limits import check_schema_limits, forced_length
 from palladio.runtime.grammar.structural_tags import structural_tag_lark
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.json_schemas import locate_error
-from palladio.runtime.text.pattern_classes import with_written_classes
-from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
+from palladio.runtime.text.schemas.json_schemas import locate_error
+from palladio.runtime.text.schemas.pattern_classes import with_written_classes
+from palladio.runtime.text.schemas.schema_rewriting import UnsupportedSchemaError, rewritten
 
 _LOST = ("InternalError", "NoExtensionBias")  # reasons to stop before the text is complete
 _LISTING = re.compile(r"\d+ \||\^*$|<non-verbose/>$")

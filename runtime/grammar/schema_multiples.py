@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from palladio.runtime.text.json_schemas import all_schemas, escape_pointer, resolve_reference
+from palladio.runtime.text.schemas.json_schemas import all_schemas, escape_pointer, resolve_reference
 
 MAX_MULTIPLE = 10_000  # without its decimal point
 MAX_MULTIPLES = 50_000  # all different ones of a schema together

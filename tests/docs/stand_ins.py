@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tests.model.format_cases import checkpoint
 from tests.model.gguf_files import as_gguf
 from tests.runtime.core.test_classifier_engine import classifier
-from tests.runtime.text.test_gguf_tokenizer import metadata
+from tests.runtime.text.tokenizers.test_gguf_tokenizer import metadata
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -5,7 +5,7 @@ from tests.faults.fault import Fault
 _COMMANDS, _TESTS = "palladio/commands/", "tests/palladio/commands/"
 LOAD = ("tests/palladio/load/test_load.py",)
 CHAT = ("tests/palladio/terminal/test_chat_loop.py",)
-HUB = ("tests/runtime/text/test_hub_download.py", "tests/runtime/text/test_hub.py")
+HUB = ("tests/runtime/text/hub/test_hub_download.py", "tests/runtime/text/hub/test_hub.py")
 BATCH = (_TESTS + "test_batch.py",)
 DOCTOR = (_TESTS + "test_doctor.py",)
 TABLE = (_TESTS + "test_table.py",)
@@ -76,28 +76,28 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "a wrong name is not answered with the nearest ones",
-        "runtime/text/local_path.py",
+        "runtime/text/hub/local_path.py",
         "if by_lower[one] != name",
         "if by_lower[one] == name",
         HUB,
     ),
     Fault(
         "what is in the cache counts as to be downloaded",
-        "runtime/text/hub_download.py",
+        "runtime/text/hub/hub_download.py",
         "sum(file.size for file in self.files if not file.is_here)",
         "sum(file.size for file in self.files)",
         HUB,
     ),
     Fault(
         "a download goes on when nobody waits for it",
-        "runtime/text/hub_download.py",
+        "runtime/text/hub/hub_download.py",
         "if stop.wait(_INTERVAL):",
         "if stop.wait(_INTERVAL) and not blobs:",
         HUB,
     ),
     Fault(
         "offline, the hub is said to have failed",
-        "runtime/text/hub.py",
+        "runtime/text/hub/hub.py",
         "    if is_offline():\n        return (\n",
         "    if not is_offline() and False:\n        return (\n",
         HUB,

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-_STORED = ("tests/runtime/text/test_stored_tokenizers.py",)
+_STORED = ("tests/runtime/text/tokenizers/test_stored_tokenizers.py",)
 
 _TEMPLATES = ("tests/http/chat/test_family_templates.py",)
 _MISTRAL = ("tests/http/prompts/test_mistral_prompts.py",)
@@ -10,28 +10,28 @@ _MISTRAL = ("tests/http/prompts/test_mistral_prompts.py",)
 FAMILY_FAULTS: tuple[Fault, ...] = (
     Fault(
         "Chinese is cut as other letters are",
-        "runtime/text/stored_tokenizers.py",
+        "runtime/text/tokenizers/stored_tokenizers.py",
         'r"[\\p{Han}]+",',
         'r"[\\p{Han}]{1}",',
         _STORED,
     ),
     Fault(
         "a piece that is a token is merged together all the same",
-        "runtime/text/stored_tokenizers.py",
+        "runtime/text/tokenizers/stored_tokenizers.py",
         "Split(pattern, whole_first=True)",
         "Split(pattern)",
         _STORED,
     ),
     Fault(
         "only one way to put a token together is known",
-        "runtime/text/bpe_tokenizers.py",
+        "runtime/text/tokenizers/bpe_tokenizers.py",
         "            if left is not None and right is not None:",
         "            if left is not None and right is not None and place == len(token) - 1:",
         _STORED,
     ),
     Fault(
         "a piece keeps its name where the configuration has another",
-        "runtime/text/sentencepiece_model.py",
+        "runtime/text/tokenizers/sentencepiece_model.py",
         "[names.get(number, piece) for",
         "[piece for",
         _STORED,
@@ -59,7 +59,7 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the version of a tekken.json is not told",
-        "runtime/text/stored_tokenizers.py",
+        "runtime/text/tokenizers/stored_tokenizers.py",
         "int(version) if version.isdigit() else None",
         "None",
         _MISTRAL,
@@ -73,10 +73,10 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a model quantized by MLX is taken for one that is not quantized",
-        "runtime/text/foreign_models.py",
+        "runtime/text/hub/foreign_models.py",
         'or "group_size" not in quantization:',
         'or "group_size" in quantization:',
-        ("tests/runtime/text/test_hub.py",),
+        ("tests/runtime/text/hub/test_hub.py",),
     ),
     Fault(
         "the smallest decode step of an accelerator has one row",

@@ -324,7 +324,7 @@ FAULTS = (
     ),
     Fault(
         "names of properties are not kept to",
-        "runtime/text/schema_emulation.py",
+        "runtime/text/schemas/schema_emulation.py",
         'return closed | {"patternProperties": {with_written_classes(pattern): value}}',
         "return rest",
         ("tests/runtime/grammar/test_schema_corpus.py",),

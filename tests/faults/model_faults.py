@@ -242,7 +242,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a call does not end gpt-oss's answer",
-        "runtime/text/tokenizer.py",
+        "runtime/text/tokenizers/tokenizer.py",
         '_HARMONY_ENDS = ("<|return|>", "<|call|>")',
         '_HARMONY_ENDS = ("<|return|>",)',
         HARMONY,

@@ -283,10 +283,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a GGUF tokenizer splits numbers as another one",
-        "runtime/text/gguf_tokenizer.py",
+        "runtime/text/tokenizers/gguf_tokenizer.py",
         'LLAMA3.replace("{1,3}", "")',
         "LLAMA3",
-        ("tests/runtime/text/test_gguf_tokenizer.py",),
+        ("tests/runtime/text/tokenizers/test_gguf_tokenizer.py",),
     ),
     Fault(
         "scales of the cache: keys have that of values",

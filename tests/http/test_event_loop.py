@@ -22,7 +22,7 @@ from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.output import CallOutput, openai_id
 from palladio.runtime.interface.errors import RenderLimitError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.fake_engine import MODEL, FakeEngine
 

@@ -13,7 +13,7 @@ from palladio.http.routes import routes_tokenize
 from palladio.http.wire import protocol
 from palladio.runtime.interface.errors import GenerationError
 from palladio.runtime.interface.native_panics import PanicGuard, is_panic
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import both, chat_line, jsonl, submit, wait_for
 

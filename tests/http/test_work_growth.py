@@ -34,9 +34,9 @@ from palladio.runtime.interface.request.classes import ClassSpec
 from palladio.runtime.interface.request.foreign_fields import judge
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text import tokenizer as tokenizer_module
-from palladio.runtime.text.stop_regex import StopPattern, read_pattern
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers import tokenizer as tokenizer_module
+from palladio.runtime.text.tokenizers.stop_regex import StopPattern, read_pattern
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.counted_calls import counted_calls
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.test_event_loop import USER, thread_of

@@ -128,7 +128,7 @@ def test_damaged_gguf_files(damage, words, tmp_path):
     assert all(each in line for each in words), line
 
 
-@pytest.mark.slow  # tests/runtime/text/test_hub.py and tests/runtime/core/test_tensor_parallel.py have the errors
+@pytest.mark.slow  # tests/runtime/text/hub/test_hub.py and tests/runtime/core/test_tensor_parallel.py have the errors
 @pytest.mark.usefixtures("environment")
 def test_flags(tmp_path):
     directory = build_checkpoint(tmp_path)

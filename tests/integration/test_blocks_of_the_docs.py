@@ -14,7 +14,7 @@ import pytest
 from palladio.default_model import default_model_path
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.docs.doc_blocks import blocks
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server

@@ -25,7 +25,7 @@ from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import both, chat_line, jsonl, submit, wait_for
 from tests.http.conftest import running_server

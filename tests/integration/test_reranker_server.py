@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from palladio.runtime.text.pair_prompts import pair_prompt
+from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 from tests.integration.serving import DECODE_SIZES, LIMITS, Server, launch_command
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.runtime.text.catalogue import CatalogueModel, catalogue
+from palladio.runtime.text.hub.catalogue import CatalogueModel, catalogue
 from tests.integration.serving import Server
 
 pytestmark = pytest.mark.slow

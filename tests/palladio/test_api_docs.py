@@ -81,8 +81,8 @@ from palladio.runtime.interface.request.token_rules import (
     MAX_PATTERN,
     MAX_STOP_PATTERNS,
 )
-from palladio.runtime.text.template_meter import MAX_CHARACTERS
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.templates.template_meter import MAX_CHARACTERS
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

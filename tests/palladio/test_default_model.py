@@ -17,7 +17,7 @@ from palladio.http.pages.page_files import page_files
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from palladio.http.wire.errors import TABLE
 from palladio.model.registry import ARCHITECTURES
 from palladio.runtime.devices.accelerators import _INSTALL
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.catalogue import catalogue
+from palladio.runtime.text.hub.catalogue import catalogue
 from palladio.server_args import own_flags, parse_server_args
 from tests.source_tree import SOURCES
 

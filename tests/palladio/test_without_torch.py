@@ -13,7 +13,7 @@ LOAD = """
 import json, sys
 {first}
 from palladio.default_model import default_model_path
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(default_model_path())
 had_torch = "torch" in sys.modules
 import torch

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from palladio.runtime.text.catalogue import catalogue
+from palladio.runtime.text.hub.catalogue import catalogue
 from tests.real.lines import drawn_lines
 from tests.real.real import MODELS, ORACLE, ROWS, table
 

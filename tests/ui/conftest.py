@@ -8,7 +8,7 @@ import pytest
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.messages.messages import EngineReady
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server
 from tests.integration.conftest import cache_dir, embedded_model_server, environment

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from palladio.default_model import default_model_path
 from palladio.model.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.runtime.text.chat_renderer import render_template
+from palladio.runtime.text.templates.chat_renderer import render_template
 from tests.model.driver import Driver
 from tests.tiny_tokenizer import build_tiny_tokenizer
 from training import batches, checkpoints, corpus, export, judges, network

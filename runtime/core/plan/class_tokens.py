@@ -7,8 +7,8 @@ import tokenizers
 
 from palladio.model.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.tokenizer_files import check_tokenizer_file
-from palladio.runtime.text.tokenizer_probe import check_divides, panics_as_errors
+from palladio.runtime.text.tokenizers.tokenizer_files import check_tokenizer_file
+from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, panics_as_errors
 
 
 def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:

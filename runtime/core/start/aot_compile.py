@@ -12,7 +12,7 @@ from palladio.runtime.front.progress import ProgressDisplay
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.messages import LoadProgress
-from palladio.runtime.text.hub import resolve_source
+from palladio.runtime.text.hub.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")
 

@@ -19,7 +19,7 @@ from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
 from palladio.runtime.telemetry.logs import Activity
-from palladio.runtime.text.hub import resolve_source
+from palladio.runtime.text.hub.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")
 

@@ -31,7 +31,7 @@ class ClassSpec:
 
     @property
     def pair_format(self) -> Literal["paired", "joined", "judged"]:
-        """Of prompts of a query and a document, see runtime/text/pair_prompts.py."""
+        """Of prompts of a query and a document, see runtime/text/tokenizers/pair_prompts.py."""
         return "judged" if self.judges else "joined" if self.joins else "paired"
 
     def without_padding(self, prompt_ids: list[int]) -> list[int]:

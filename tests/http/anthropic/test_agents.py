@@ -10,7 +10,7 @@ import pytest
 from anthropic import beta_tool
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server
 from tests.http.responses.test_responses import CALL, TEMPLATE

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from palladio.runtime.interface.errors import GenerationError, OverloadedError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 from tests.http.responses.test_responses import CALL, PARAMETERS, REPLY, TEMPLATE

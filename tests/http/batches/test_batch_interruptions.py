@@ -19,7 +19,7 @@ from palladio.http.responses.response_store import ResponseStore
 from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage import retries
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import serving

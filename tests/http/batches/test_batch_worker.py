@@ -23,7 +23,7 @@ from palladio.http.storage import blob_folder
 from palladio.http.storage.sqlite import SqliteDatabase
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import Server, serving

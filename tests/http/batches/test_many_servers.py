@@ -20,7 +20,7 @@ from palladio.http.storage.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import Server, serving

@@ -20,7 +20,7 @@ from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.properties import examples
 
 FUNCTIONS = {"look": Function("look", {"type": "object", "properties": {"city": {"type": "string"}}})}

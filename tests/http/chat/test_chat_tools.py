@@ -14,7 +14,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.template_calls import CallForms
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server
 from tests.http.tool_calls.tool_texts import SAMPLES

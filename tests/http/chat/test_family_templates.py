@@ -14,7 +14,7 @@ from palladio.http.prompts.template_format import load_template
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.http.chat.family_templates import ARGUMENTS, FAMILIES, FUNCTIONS, Family
 
 USER = {"role": "user", "content": "How is the weather?"}

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve
 

@@ -20,7 +20,7 @@ from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.runtime.front.samples import RequestIntake
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.chat.test_chat_output import read
 from tests.http.conftest import running_server

@@ -10,7 +10,7 @@ import pytest
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import GenerationError, OverloadedError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve, running_server
 from tests.http.responses.test_responses import CALL, TEMPLATE

@@ -86,7 +86,7 @@ def tekken(vocabulary: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    stored = Path(__file__).parents[2] / "runtime/text/stored_tokenizers.json"
+    stored = Path(__file__).parents[2] / "runtime/text/tokenizers/stored_tokenizers.json"
     files = json.loads(stored.read_text(encoding="utf-8"))["tekken"]["files"]
     vocabulary = json.loads(base64.b64decode(files["tekken.json"]))
     cases = []

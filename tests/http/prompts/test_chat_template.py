@@ -13,7 +13,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.template_format import TemplateFacts, load_template
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_sentencepiece, build_tiny_tokenizer
 

@@ -11,7 +11,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.template_format import TemplateFacts
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 

@@ -11,11 +11,11 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 CASES: dict[str, Any] = json.loads((HERE / "mistral_prompts.json").read_text(encoding="utf-8"))
-STORED = json.loads((HERE.parents[1] / "runtime/text/stored_tokenizers.json").read_text(encoding="utf-8"))
+STORED = json.loads((HERE.parents[1] / "runtime/text/tokenizers/stored_tokenizers.json").read_text(encoding="utf-8"))
 TEKKEN = json.loads(base64.b64decode(STORED["tekken"]["files"]["tekken.json"]))
 
 

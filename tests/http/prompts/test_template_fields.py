@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve
 from tests.http.wire.test_foreign_fields import BODIES

@@ -11,7 +11,7 @@ from palladio.http.prompts.chat_messages import MAX_KINDS, MessageForms
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 KNOWN = (  # as Phi, Gemma or Llama 2 have it: other roles fall through
     "{% if messages[0].role == 'system' %}S:{{ messages[0].content }};{% endif %}"

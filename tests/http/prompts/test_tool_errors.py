@@ -9,7 +9,7 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.http.tool_calls.tool_texts import WEATHER
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 CUT = '{"city": "Par", "days": [1, {"from": "Mon'
 USER = {"role": "user", "content": ""}

@@ -11,7 +11,7 @@ from palladio.runtime.front.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve
 from tests.tiny_tokenizer import build_tiny_tokenizer

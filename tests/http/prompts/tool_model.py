@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.http.tool_calls.tool_texts import WEATHER
 
 EOS = "<|eos|>"

@@ -17,7 +17,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.properties import examples
 

@@ -11,7 +11,7 @@ from palladio.http.responses import unfinished_responses
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server, wait_until
 

@@ -15,7 +15,7 @@ from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import GenerationError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import OpenStorage, running_server, wait_until
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from palladio.http.responses.truncation import droppable
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 

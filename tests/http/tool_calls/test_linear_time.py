@@ -14,7 +14,7 @@ from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.grammar.limits import forced_length
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.telemetry.logs import escape_control
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES
 

@@ -16,7 +16,7 @@ from palladio.http.tool_calls.json_text import MAX_DEPTH
 from palladio.http.tool_calls.registry import ALIASES, find_format
 from palladio.http.tool_calls.typed_values import to_json, types_of
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES, Sample, read
 from tests.properties import examples
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -13,7 +13,7 @@ from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server
 

@@ -22,7 +22,7 @@ from palladio.http.wire.body import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMe
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.fake_engine import MODEL, FakeEngine
 

@@ -16,7 +16,7 @@ from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES, find_misspelt
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve, running_server
 

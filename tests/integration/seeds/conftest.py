@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import openai
 import pytest
 
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.integration.serving import LIMITS, MODEL, Server, launch_command
 from tests.scripted_model import build_scripted_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer

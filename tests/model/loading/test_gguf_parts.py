@@ -10,7 +10,7 @@ from palladio.model.config import read_model_dir
 from palladio.model.errors import CheckpointError
 from palladio.model.gguf.gguf_model import gguf_in
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.text.hub import resolve_model_path
+from palladio.runtime.text.hub.hub import resolve_model_path
 from tests.many_devices import call_with_devices
 from tests.model.driver import load, numbers
 from tests.model.gguf_files import as_gguf

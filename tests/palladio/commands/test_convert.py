@@ -16,7 +16,7 @@ from palladio.default_model import default_model_path
 from tests.model.gguf_files import as_gguf
 from tests.model.make_goldens import GOLDENS
 from tests.model.make_goldens import prompts as golden_prompts
-from tests.runtime.text.test_gguf_tokenizer import metadata
+from tests.runtime.text.tokenizers.test_gguf_tokenizer import metadata
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

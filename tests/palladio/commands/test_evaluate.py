@@ -17,7 +17,7 @@ from palladio import launch_server
 from palladio.commands import evaluate
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import FLAGS
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import CORPUS, build_tiny_tokenizer

@@ -21,7 +21,7 @@ from palladio.commands import list_models
 from palladio.default_model import DEFAULT_MODEL_NAME
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
-from palladio.runtime.text import hub_download
+from palladio.runtime.text.hub import hub_download
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
 from tests.fake_index import CONTENT, named_model
 

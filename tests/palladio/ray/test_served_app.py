@@ -10,7 +10,7 @@ from palladio.ray.served_app import FIGURES, ServedApp
 from palladio.runtime.interface.config.config import ModelSource
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages.messages import RankStats
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.server_args import ServerArgs
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer

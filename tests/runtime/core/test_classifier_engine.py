@@ -19,7 +19,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.text.pair_prompts import pair_prompt
+from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 from tests.many_devices import call_with_devices
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine, create_core

@@ -13,7 +13,7 @@ import pytest
 from palladio.runtime.core import engine_core
 from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar, Thinking
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.core.constrained import EOS, FRANCE, run
 from tests.runtime.execution.compiled.test_out_of_memory import fail_once
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt, record_batches

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.many_devices import call_with_devices
 from tests.model.gguf_files import as_gguf
-from tests.runtime.text.test_gguf_tokenizer import metadata
+from tests.runtime.text.tokenizers.test_gguf_tokenizer import metadata
 from tests.runtime.tiny_engine import FLAGS, Collector, create_core, random_prompt
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -20,7 +20,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.text.hub import read_sampling_defaults, resolve_model_path
+from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_model_path
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token, started
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -94,7 +94,7 @@ async def test_stop_string_aborts_in_the_engine(model_dir):
 
 
 def build_script(model_dir, text):
-    from palladio.runtime.text.tokenizer import Tokenizer
+    from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
     return Tokenizer.load(model_dir).encode(text)
 

@@ -24,7 +24,7 @@ from palladio.runtime.interface.errors import (
 from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.interface.request.generation_request import RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

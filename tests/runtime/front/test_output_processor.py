@@ -17,7 +17,7 @@ from palladio.runtime.interface.outputs.outputs import (
 from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -10,7 +10,7 @@ from palladio.runtime.interface.messages.messages import StepOutputs
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
 

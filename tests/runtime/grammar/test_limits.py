@@ -8,7 +8,7 @@ import pytest
 from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL, check_schema_limits
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE, MAX_MULTIPLES
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.text.least_sizes import LeastSizes
+from palladio.runtime.text.schemas.least_sizes import LeastSizes
 
 
 def properties(count: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES, Llgui
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.tiny_engine import VOCAB_SIZE
 
 EOS = 2

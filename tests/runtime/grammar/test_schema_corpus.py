@@ -14,8 +14,8 @@ from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.text.schema_rewriting import UnsupportedSchemaError, rewritten
-from palladio.runtime.text.tokenizer import Tokenizer
+from palladio.runtime.text.schemas.schema_rewriting import UnsupportedSchemaError, rewritten
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.runtime.grammar.schema_corpus import CORPUS, Case
 from tests.runtime.grammar.test_llguidance_backend import make, takes
