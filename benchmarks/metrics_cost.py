@@ -32,8 +32,8 @@ from palladio.http.app import create_app
 from palladio.http.generation.generation import OutputStream
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.core.watch.step_logger import StepTracer
-from palladio.runtime.front import samples
 from palladio.runtime.front.async_engine import AsyncEngine
+from palladio.runtime.front.requests import samples
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport

@@ -55,7 +55,7 @@ from palladio.http.storage.blob_bucket import open_bucket
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.http.wire.secret_url import SecretUrl
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.version import __version__
 
 SHOWN_BATCHES = 20  # of the dashboard

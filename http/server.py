@@ -24,7 +24,7 @@ from palladio.http.security.tls import make_tls_context
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.log_config import logging_config
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.telemetry.logs import LogFormat
 
 logger = logging.getLogger(__name__)

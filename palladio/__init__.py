@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from palladio.version import __version__
 
 if TYPE_CHECKING:
-    from palladio.runtime.front.offline_engine import Engine
+    from palladio.runtime.front.offline.offline_engine import Engine
     from palladio.runtime.interface.config.config import EngineConfig
     from palladio.runtime.interface.errors import (
         CheckpointError,
@@ -55,7 +55,7 @@ __all__ = [
 
 
 _MODULES: Final = {  # of the names that are no errors
-    "Engine": "palladio.runtime.front.offline_engine",
+    "Engine": "palladio.runtime.front.offline.offline_engine",
     "EngineConfig": "palladio.runtime.interface.config.config",
     "RequestOutput": "palladio.runtime.interface.outputs.outputs",
     "SamplingParams": "palladio.runtime.interface.request.generation_request",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # importing it takes seconds, and only those who have an Engine need it
-    from palladio.runtime.front.offline_engine import Engine
+    from palladio.runtime.front.offline.offline_engine import Engine
 
 _BLUE, _PLAIN = "\033[34m", "\033[0m"
 _NOTE = """

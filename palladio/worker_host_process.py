@@ -15,7 +15,7 @@ import msgspec
 
 from palladio.launch_server import run_worker
 from palladio.runtime.core.start.host_worker import run_host_worker
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.worker_host import WorkerHostRequest
 

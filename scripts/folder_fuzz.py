@@ -28,7 +28,7 @@ from palladio.http.prompts.template_format import TemplateFacts  # noqa: E402
 from palladio.model.config import ModelConfig, read_model_dir  # noqa: E402
 from palladio.model.loading.orbax_weights import convert  # noqa: E402
 from palladio.model.loading.stored_config import agree_with_weights  # noqa: E402
-from palladio.runtime.front.offline_engine import Engine  # noqa: E402
+from palladio.runtime.front.offline.offline_engine import Engine  # noqa: E402
 from palladio.runtime.interface.config.config import ModelSource  # noqa: E402
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError  # noqa: E402
 from palladio.runtime.interface.request.pooling import Pooling  # noqa: E402

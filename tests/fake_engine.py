@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palladio.runtime.front.engine_protocol import EngineState, Sink
-from palladio.runtime.front.model_switch import ModelSwitch
-from palladio.runtime.front.samples import LengthLimit
+from palladio.runtime.front.control.model_switch import ModelSwitch
+from palladio.runtime.front.requests.engine_protocol import EngineState, Sink
+from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,

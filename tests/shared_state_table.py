@@ -152,15 +152,15 @@ STATES: dict[str, State] = {
         "it needs no lock of Python's",
         "tests/runtime/process/test_restarts.py::test_a_step_that_keeps_pythons_lock_is_ended_too",
     ),
-    "runtime/front/offline_engine.py:Engine._start atexit.register": State(
+    "runtime/front/offline/offline_engine.py:Engine._start atexit.register": State(
         "each offline engine, and shutdown takes it back",
         "jax ends first otherwise",
-        "tests/runtime/front/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
+        "tests/runtime/front/offline/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
     ),
-    "runtime/front/loop_thread.py:_process_with_engines": State(
+    "runtime/front/offline/loop_thread.py:_process_with_engines": State(
         "the first offline engine of a process",
         "a process made by fork has to know that jax ran in the one that it was made of",
-        "tests/runtime/front/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
+        "tests/runtime/front/offline/test_offline_engine.py::test_leaving_without_shutdown_while_busy",
     ),
     "runtime/multihost/bootstrap.py:_initialize jax.distributed.initialize": State(
         "an engine over several hosts, before jax looks for devices",

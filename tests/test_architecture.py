@@ -98,15 +98,15 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
     "runtime/process/transport.py:run_engine_loop": "the engine",
     "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
-    "runtime/front/request_table.py:RequestTable._hand_on": "a request",
-    "runtime/front/supervisor.py:Supervisor._start": "the engine's start",
+    "runtime/front/requests/request_table.py:RequestTable._hand_on": "a request",
+    "runtime/front/control/supervisor.py:Supervisor._start": "the engine's start",
     "runtime/core/plan/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and have no name",
 }
 GETATTR = {  # file:function → whose type it asks
     "model/loading/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
-    "runtime/front/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
+    "runtime/front/requests/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
 }

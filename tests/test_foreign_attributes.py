@@ -43,7 +43,7 @@ ALLOWED = {  # path:object → why
     "runtime/text/tokenizers/stored_tokenizers.py:tokenizer": LIBRARY,
     "runtime/scheduling/cache/radix_cache.py:leaf": NODE,
     "runtime/scheduling/cache/radix_cache.py:parent": NODE,
-    "runtime/front/request_table.py:error": "an error that was just made",
+    "runtime/front/requests/request_table.py:error": "an error that was just made",
     "pallas_kernels/ragged_paged_attention/tpu_chunk.py:buffer": REFERENCE,
     "pallas_kernels/ragged_paged_attention/tpu_chunk.py:self._buffer(number)": REFERENCE,
     "pallas_kernels/ragged_paged_attention/tpu_kernel.py:state": REFERENCE,

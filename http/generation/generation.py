@@ -20,7 +20,7 @@ from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import PromptFields, WireModel
-from palladio.runtime.front.engine_protocol import EngineClient, Sink
+from palladio.runtime.front.requests.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern

@@ -10,7 +10,7 @@ from palladio.http.observability.engine_stats import STATS_TIMEOUT, SharedCall
 from palladio.http.observability.history import History
 from palladio.http.observability.observer import Observer
 from palladio.http.observability.series import make_history, take_row
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages.messages import EngineStats
 from palladio.runtime.interface.messages.page_map import PageMap

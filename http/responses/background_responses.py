@@ -16,7 +16,7 @@ from palladio.http.storage.disk_errors import disk_errors
 from palladio.http.storage.news import News
 from palladio.http.storage.retries import Retries
 from palladio.http.wire.errors import HttpError, any_error
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import OverloadedError
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.protocol import WireModel
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages.stats_report import describe_stats
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS

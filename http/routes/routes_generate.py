@@ -25,7 +25,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import FieldNames, RequestNames
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.runtime.front.sglang_api import LogprobOptions, Results, expand_requests
+from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

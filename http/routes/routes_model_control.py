@@ -19,7 +19,7 @@ from palladio.http.wire.protocol_model_control import (
     UpdateFromDiskRequest,
     UpdateFromTensorRequest,
 )
-from palladio.runtime.front.model_switch import ModelSwitch
+from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError
 
 

@@ -15,7 +15,12 @@ from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.routes.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
-from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
+from palladio.runtime.front.requests.token_scores import (
+    check_labels,
+    next_token_requests,
+    next_token_scores,
+    num_requests,
+)
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
 

@@ -15,7 +15,7 @@ from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import ClassFields
-from palladio.runtime.front.token_scores import next_token_requests, next_token_scores
+from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors

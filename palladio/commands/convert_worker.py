@@ -20,7 +20,7 @@ from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import convert, is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.plan.class_tokens import with_class_tokens
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging

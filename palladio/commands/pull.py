@@ -8,7 +8,7 @@ from pathlib import Path
 from palladio.commands.parsing import make_parser, size
 from palladio.default_model import names_default_model, published_model
 from palladio.launch_server import report_error
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import pull_model

@@ -15,7 +15,7 @@ from palladio.commands.parsing import make_parser
 from palladio.gpu_memory import gpu_memory
 from palladio.launch_server import report_error
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.crash_dump import FORMAT, CrashDump, RecordedSample
+from palladio.runtime.front.requests.crash_dump import FORMAT, CrashDump, RecordedSample
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.outputs.outputs import FinishReason

@@ -19,7 +19,7 @@ from palladio.commands.parsing import make_parser
 from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, larger_model_hint
 from palladio.early_signals import INTERRUPTED
 from palladio.http_client import ClientError, HttpClient, decode, first_model
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.terminal.conversation import Conversation

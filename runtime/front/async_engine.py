@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from palladio.runtime.front.control_calls import UNANSWERED, ControlCalls, begin_profile, end_profile, order
-from palladio.runtime.front.crash_dump import CrashDumper, prepare_folder
-from palladio.runtime.front.engine_protocol import EngineState, Sink, not_ready
-from palladio.runtime.front.model_switch import ModelSwitch
-from palladio.runtime.front.payloads import PayloadStore
-from palladio.runtime.front.progress import ProgressDisplay
-from palladio.runtime.front.request_table import RequestTable
-from palladio.runtime.front.samples import RequestIntake
-from palladio.runtime.front.supervisor import RestartBudget, Supervisor
+from palladio.runtime.front.control.control_calls import UNANSWERED, ControlCalls, begin_profile, end_profile, order
+from palladio.runtime.front.control.model_switch import ModelSwitch
+from palladio.runtime.front.control.progress import ProgressDisplay
+from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
+from palladio.runtime.front.requests.crash_dump import CrashDumper, prepare_folder
+from palladio.runtime.front.requests.engine_protocol import EngineState, Sink, not_ready
+from palladio.runtime.front.requests.payloads import PayloadStore
+from palladio.runtime.front.requests.request_table import RequestTable
+from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
 from palladio.runtime.interface.messages.messages import (

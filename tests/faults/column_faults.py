@@ -10,7 +10,7 @@ BUILT, ROWS = (
 )
 LATE, _HEADROOM = ("tests/runtime/scheduling/state/test_late_columns.py",), "runtime/scheduling/state/page_headroom.py"
 REQUEST = ("tests/runtime/scheduling/state/test_request.py",)
-TABLE = ("tests/runtime/front/test_request_table.py",)
+TABLE = ("tests/runtime/front/requests/test_request_table.py",)
 
 COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -120,7 +120,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "plain tokens come before all other outputs of their message",
-        "runtime/front/request_table.py",
+        "runtime/front/requests/request_table.py",
         "self._process(message.outputs[begin : plain.place], stopped)\n            begin = plain.place",
         "self._process(message.outputs[begin:begin], stopped)",
         TABLE,

@@ -89,10 +89,10 @@ DASHBOARD_FAULTS = (
     ),
     Fault(
         "a task that asks the engine as it is cancelled goes on",
-        "runtime/front/control_calls.py",
+        "runtime/front/control/control_calls.py",
         "            async with asyncio.timeout(timeout):\n                return await reply\n",
         "            return await asyncio.wait_for(reply, timeout)\n",
-        ("tests/runtime/front/test_control_calls.py",),
+        ("tests/runtime/front/control/test_control_calls.py",),
     ),
     Fault(
         "the leader of a slice is killed while its requests finish",

@@ -2,26 +2,26 @@
 
 from tests.faults.fault import Fault
 
-_TABLE, _SLOW = ("tests/runtime/front/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
+_TABLE, _SLOW = ("tests/runtime/front/requests/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
 
 FRONT_FAULTS = (
     Fault(
         "the end of a stream does not reach its reader",
-        "runtime/front/request_table.py",
+        "runtime/front/requests/request_table.py",
         "if self._sink is not None and output.finish is None:",
         "if self._sink is not None:",
         _TABLE,
     ),
     Fault(
         "tokens overtake those that a slow client has not taken",
-        "runtime/front/request_table.py",
+        "runtime/front/requests/request_table.py",
         "if waiting is not None and not waiting.done() and self._sink(output):",
         "if self._sink(output):",
         _TABLE,
     ),
     Fault(
         "a client is told what went wrong inside",
-        "runtime/front/request_table.py",
+        "runtime/front/requests/request_table.py",
         'details = f"the',
         'details = f"{logging.sys.exc_info()[1]!r}; the',
         _TABLE,

@@ -121,10 +121,10 @@ MODEL_FAULTS = (
     ),
     Fault(
         "the rows of ended requests stay on the disk",
-        "runtime/front/payloads.py",
+        "runtime/front/requests/payloads.py",
         "        self.path.unlink(missing_ok=True)",
         "        self.path.exists()",
-        ("tests/runtime/front/test_payloads.py",),
+        ("tests/runtime/front/requests/test_payloads.py",),
     ),
     # Mixtures of experts
     Fault(
@@ -303,7 +303,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "padding at a text's end counts",
-        "runtime/front/samples.py",
+        "runtime/front/requests/samples.py",
         "embedding.classes.without_padding(prompt_ids)",
         "prompt_ids",
         CLASSES,
@@ -331,7 +331,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "scores of tokens add up to 1 where they should not",
-        "runtime/front/token_scores.py",
+        "runtime/front/requests/token_scores.py",
         "if not apply_softmax:",
         "if apply_softmax:",
         PAIRS,

@@ -51,10 +51,10 @@ TIMELINE_FAULTS = (
     ),
     Fault(
         "a timeline has tokens that a stop string has cut off",
-        "runtime/front/samples.py",
+        "runtime/front/requests/samples.py",
         "take_back(len(output.token_ids) - num_taken)",
         "take_back(0)",
-        ("tests/runtime/front/test_output_processor.py",),
+        ("tests/runtime/front/requests/test_output_processor.py",),
     ),
     Fault(
         "timelines of requests that have ended are kept without bound",

@@ -23,11 +23,11 @@ from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol_completions import CompletionRequest
-from palladio.runtime.front import request_table, token_scores
-from palladio.runtime.front.request_table import RequestTable
-from palladio.runtime.front.samples import RequestIntake
-from palladio.runtime.front.sglang_api import Results, expand_requests
-from palladio.runtime.front.token_scores import next_token_scores
+from palladio.runtime.front.requests import request_table, token_scores
+from palladio.runtime.front.requests.request_table import RequestTable
+from palladio.runtime.front.requests.samples import RequestIntake
+from palladio.runtime.front.requests.sglang_api import Results, expand_requests
+from palladio.runtime.front.requests.token_scores import next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput, TokenLogprob
 from palladio.runtime.interface.request.classes import ClassSpec

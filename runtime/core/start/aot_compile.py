@@ -8,7 +8,7 @@ from pathlib import Path
 
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.start.warmup import describe_programs
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.messages import LoadProgress

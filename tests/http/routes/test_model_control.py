@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.front.tensor_file import to_safetensors
+from palladio.runtime.front.offline.tensor_file import to_safetensors
 from palladio.runtime.interface.errors import ConfigError
 from tests.fake_engine import FakeEngine
 

@@ -12,7 +12,7 @@ from palladio.http.security.tls import make_tls_context
 from palladio.http.server import make_settings
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.storage.storage import Storage
-from palladio.runtime.front.engine_protocol import EngineClient
+from palladio.runtime.front.requests.engine_protocol import EngineClient
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 from palladio import __main__ as cli
 from palladio.commands import replay as replay_module
 from palladio.commands.replay import TOKENS_BEYOND, read_dump
-from palladio.runtime.front.crash_dump import FORMAT, CrashDump
+from palladio.runtime.front.requests.crash_dump import FORMAT, CrashDump
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.process.process_transport import ProcessTransport
 from tests.runtime.fake_core import FACTORY

@@ -17,7 +17,7 @@ from palladio.commands import run
 from palladio.commands.chat import read_settings
 from palladio.commands.run import _chat, _Server, parser
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server

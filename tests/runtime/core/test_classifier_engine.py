@@ -13,7 +13,7 @@ from palladio.model.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.front.offline_engine import Engine
+from palladio.runtime.front.offline.offline_engine import Engine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import TokenOutput

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from palladio.model.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.front.samples import RequestIntake
+from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams

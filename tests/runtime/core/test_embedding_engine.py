@@ -14,7 +14,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.front.offline_engine import Engine
+from palladio.runtime.front.offline.offline_engine import Engine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import TokenOutput

@@ -321,7 +321,7 @@ def test_resolve_model_path(tmp_path, monkeypatch):
 
 def test_imports_neither_jax_nor_zmq():
     code = (
-        "import sys, palladio.runtime.front.async_engine, palladio.runtime.front.offline_engine;"
+        "import sys, palladio.runtime.front.async_engine, palladio.runtime.front.offline.offline_engine;"
         "assert not {'jax', 'zmq', 'msgspec', 'transformers', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from palladio.runtime.front.supervisor import WINDOW, RestartBudget, Supervisor
+from palladio.runtime.front.control.supervisor import WINDOW, RestartBudget, Supervisor
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, EngineNotReadyError, OverloadedError
 from palladio.runtime.interface.messages.messages import AbortRequests, EngineFailed
 from palladio.runtime.interface.messages.weight_update import UpdateOptions

@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from palladio.runtime.front.samples import RequestIntake, SampleProcessor, merge_outputs
+from palladio.runtime.front.requests.samples import RequestIntake, SampleProcessor, merge_outputs
 from palladio.runtime.interface.config.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
 from palladio.runtime.interface.outputs.outputs import (
@@ -364,7 +364,7 @@ def test_a_stop_string_keeps_what_the_engine_told_with_the_first_token(tokenizer
 
 def test_detokenize_time_adds_up(tokenizer, monkeypatch):
     ticks = iter(range(100))
-    monkeypatch.setattr("palladio.runtime.front.samples.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("palladio.runtime.front.requests.samples.time.perf_counter", lambda: float(next(ticks)))
     outputs = feed(make(tokenizer), [7, 8, 9], FinishReason("length"))
     assert [output.detokenize_seconds for output in outputs] == [1.0, 2.0, 3.0]
 

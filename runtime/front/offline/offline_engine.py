@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.offline_runs import OfflineRuns
-from palladio.runtime.front.offline_weights import WeightUpdates
-from palladio.runtime.front.samples import LengthLimit
-from palladio.runtime.front.scoring import Scoring
-from palladio.runtime.front.sglang_api import LogprobOptions, Sampling, expand_requests
+from palladio.runtime.front.offline.offline_runs import OfflineRuns
+from palladio.runtime.front.offline.offline_weights import WeightUpdates
+from palladio.runtime.front.offline.scoring import Scoring
+from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.sglang_api import LogprobOptions, Sampling, expand_requests
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.messages.profile_options import ProfileOptions
 from palladio.runtime.interface.messages.stats_report import describe_stats

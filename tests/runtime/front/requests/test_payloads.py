@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palladio.runtime.front import payloads
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.payloads import PayloadStore
+from palladio.runtime.front.requests import payloads
+from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

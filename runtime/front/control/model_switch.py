@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from palladio.runtime.front.control_calls import Ask, order
+from palladio.runtime.front.control.control_calls import Ask, order
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages.model_messages import (
     MEMORY_TAGS,

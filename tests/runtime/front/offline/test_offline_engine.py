@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.front.sglang_api import expand_requests, finish_reason
+from palladio.runtime.front.offline.offline_engine import Engine
+from palladio.runtime.front.requests.sglang_api import expand_requests, finish_reason
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
@@ -28,7 +28,7 @@ from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 GREEDY = {"temperature": 0, "max_new_tokens": 4}
 
 
@@ -309,7 +309,7 @@ def test_leaving_without_shutdown_while_busy(model_dir):
         import json
         from palladio.runtime.front.async_engine import AsyncEngine
         from palladio.runtime.interface.config.config import EngineConfig
-        from palladio.runtime.front.offline_engine import Engine
+        from palladio.runtime.front.offline.offline_engine import Engine
         from palladio.runtime.process.transport import ThreadTransport
 
         flags = {{"json_model_override_args": json.dumps({{"step_delay": 0.005}})}}

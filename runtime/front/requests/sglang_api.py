@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palladio.runtime.front.model_switch import ModelSwitch
+from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob

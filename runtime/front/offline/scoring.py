@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.engine_protocol import EngineClient
-from palladio.runtime.front.loop_thread import LoopThread, all_or_none
-from palladio.runtime.front.sglang_api import encode_results
-from palladio.runtime.front.token_scores import check_labels, next_token_requests, next_token_scores, num_requests
+from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
+from palladio.runtime.front.requests.engine_protocol import EngineClient
+from palladio.runtime.front.requests.sglang_api import encode_results
+from palladio.runtime.front.requests.token_scores import (
+    check_labels,
+    next_token_requests,
+    next_token_scores,
+    num_requests,
+)
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from palladio.runtime.front.model_switch import ModelSwitch
+from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, LiveRequest, LoadProgress

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palladio.runtime.front.control_calls import UNANSWERED, ControlCalls
+from palladio.runtime.front.control.control_calls import UNANSWERED, ControlCalls
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages.messages import ControlReply, GetStats, ToEngine
 

@@ -14,9 +14,9 @@ import pytest
 
 from palladio.model.loading.safetensors_file import SafetensorsFile
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.model_switch import ModelSwitch
-from palladio.runtime.front.offline_engine import Engine
-from palladio.runtime.front.tensor_file import to_safetensors
+from palladio.runtime.front.control.model_switch import ModelSwitch
+from palladio.runtime.front.offline.offline_engine import Engine
+from palladio.runtime.front.offline.tensor_file import to_safetensors
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineNotReadyError, InvalidRequestError
 from palladio.runtime.interface.messages.messages import ControlReply

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.loop_thread import LoopThread
-from palladio.runtime.front.tensor_file import to_safetensors
+from palladio.runtime.front.offline.loop_thread import LoopThread
+from palladio.runtime.front.offline.tensor_file import to_safetensors
 from palladio.runtime.interface.messages.weight_update import UpdateOptions
 
 _DONE = "Succeeded to update model weights."

@@ -50,9 +50,8 @@ class LengthLimit:
 
     def fit(self, request: GenerationRequest) -> SamplingParams:
         """The parameters with max_tokens as the prompt leaves room for it, where the request gives only a default, or
-        lets it be lowered.
-
-        A prompt that leaves no room changes nothing: it is refused with its length and the limit later.
+        lets it be lowered. A prompt that leaves no room changes nothing: it is refused with its length and the limit
+        later.
 
         Raises:
             InvalidRequestError: min_tokens is over what the prompt leaves.
@@ -105,8 +104,7 @@ class RequestIntake:
             ContextLengthError: the prompt, or prompt and max_tokens, do not fit.
             InvalidRequestError: an empty prompt, an id out of the vocabulary, too many stop ids, stop strings or
                 patterns without a tokenizer, a pattern that cannot be followed, a priority that the scheduling policy
-                does not look at, a rank that does not exist;
-                or the engine makes embeddings, and text is asked for.
+                does not look at, a rank that does not exist; or the engine makes embeddings, and text is asked for.
         """
         params, prompt_ids = self._room.fit(request), request.prompt_ids
         self._check_prompt(prompt_ids)

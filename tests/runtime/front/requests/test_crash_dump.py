@@ -11,7 +11,7 @@ import pytest
 
 from palladio.runtime.folders.private_folder import NUM_KEPT
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.crash_dump import (
+from palladio.runtime.front.requests.crash_dump import (
     FORMAT,
     MAX_AGE,
     MAX_FINISHED,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from palladio.runtime.front.progress import ProgressDisplay
+from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.messages.messages import LoadProgress
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 class Clock:
@@ -105,7 +105,8 @@ def test_a_command_without_a_log_takes_the_lines(clock, lines):
 def test_a_terminal_of_unknown_size_shows_it_too():
     """As containers and `script` have it: 0 columns, 0 rows."""
     code = (
-        "from palladio.runtime.front import progress\nfrom palladio.runtime.interface.messages import messages\n"
+        "from palladio.runtime.front.control import progress\n"
+        "from palladio.runtime.interface.messages import messages\n"
         "progress.ProgressDisplay().update(messages.LoadProgress('load', 2, 2))"
     )
     terminal, end = pty.openpty()

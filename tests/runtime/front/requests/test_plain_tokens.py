@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from palladio.runtime.front.request_table import RequestTable
-from palladio.runtime.front.samples import SampleProcessor
+from palladio.runtime.front.requests.request_table import RequestTable
+from palladio.runtime.front.requests.samples import SampleProcessor
 from palladio.runtime.interface.messages.messages import StepOutputs
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens

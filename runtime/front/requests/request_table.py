@@ -6,9 +6,9 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from palladio.runtime.front.crash_dump import CrashRecorder
-from palladio.runtime.front.engine_protocol import Sink
-from palladio.runtime.front.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
+from palladio.runtime.front.requests.crash_dump import CrashRecorder
+from palladio.runtime.front.requests.engine_protocol import Sink
+from palladio.runtime.front.requests.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.offline_engine import Engine
+from palladio.runtime.front.offline.offline_engine import Engine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError
 from palladio.runtime.process.transport import ThreadTransport
