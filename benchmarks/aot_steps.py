@@ -42,12 +42,12 @@ from checkpoints import (
 from hlo_facts import Facts
 from jax.sharding import Mesh
 
-from palladio.model.config import ModelConfig
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
+from palladio.model.config.quantization_flag import MADE
 from palladio.model.functional import ModelStructure, flatten_model
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.quantization_flag import MADE
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.plan.engine_plan import memory_needs

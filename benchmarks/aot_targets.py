@@ -23,8 +23,8 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
+from palladio.model.base.sharding import make_mesh
 from palladio.model.functional import num_bytes
-from palladio.model.sharding import make_mesh
 from palladio.runtime.planning.compile_only import compile_only_devices
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from palladio.model import kv_cache
-from palladio.model.config import ModelConfig
+from palladio.model.cache import kv_cache
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.step_tokens import by_request

@@ -28,7 +28,7 @@ from device_trace import read_kernels, summarize
 from report import write
 
 from palladio import Engine
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.messages import HistogramData
 from palladio.runtime.interface.messages.stats_report import upper_bound

@@ -47,9 +47,9 @@ path, num_hosts, rank, address = Path(sys.argv[1]), int(sys.argv[2]), int(sys.ar
 import jax, jax.numpy as jnp
 if num_hosts > 1:
     jax.distributed.initialize(address, num_hosts, rank, cluster_detection_method="deactivate")
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
-from palladio.model.sharding import make_mesh
+from palladio.model.base.sharding import make_mesh
 from palladio.model.loading.load_model import load_model
 
 def number(file, key, unit=1):

@@ -92,9 +92,9 @@ LOAD = """
 import json, sys, time
 from pathlib import Path
 import jax, jax.numpy as jnp
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
-from palladio.model.sharding import make_mesh
+from palladio.model.base.sharding import make_mesh
 from palladio.model.loading.load_model import abstract_model, load_model
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.execution.state.device_state import bytes_per_device

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from aot_steps import DEFAULTS, DTYPE, MODELS, Sizes, declare, device_shape, needs_of
 from jax.sharding import Mesh
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.plan.engine_plan import PROBE_PAGES

@@ -29,7 +29,7 @@ import numpy as np
 from aot_steps import STORED
 from checkpoints import DEEPSEEK_V3, GPT_OSS_120B, QWEN3_30B
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels

@@ -29,8 +29,8 @@ import numpy as np
 from server_process import provenance
 
 from palladio.default_model import default_model_path
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.kv_cache import PAGE_SIZES
+from palladio.model.cache.kv_cache import PAGE_SIZES
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.start.startup import build_scheduler
 from palladio.runtime.interface.config.config import EngineConfig

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palladio.model.kv_cache import PAGE_SIZES
+from palladio.model.cache.kv_cache import PAGE_SIZES
 
 
 def chat(size: int, num_chats: int, num_turns: int, tokens: int, answer: int) -> tuple[float, float, float]:

@@ -23,7 +23,7 @@ import aot_targets  # noqa: F401  # first: it tells jax where to run
 import jax
 from checkpoints import HALF_BILLION, LLAMA_8B
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource

@@ -21,7 +21,7 @@ import aot_targets  # noqa: F401  # isort: skip  # first: it tells jax where to 
 import jax
 from aot_steps import MODELS
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels
 from palladio.runtime.core.plan.sizing import PlatformDefaults

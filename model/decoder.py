@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from palladio.model.attention import Attention, LayerContext
-from palladio.model.class_head import ClassHead
-from palladio.model.config import ModelConfig
-from palladio.model.delta_net import DeltaNet
-from palladio.model.divided_tokens import DividedTokens
-from palladio.model.embedding import TokenTable
-from palladio.model.forward_batch import ForwardBatch
-from palladio.model.kv_cache import CacheGroups, plan_steps
-from palladio.model.latent_attention import LatentAttention
-from palladio.model.layer_spec import AttentionSpec, DeltaSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
-from palladio.model.mlp import GatedMLP, PlainMLP
-from palladio.model.module import Context, Module
-from palladio.model.moe import SparseMLP
-from palladio.model.norm import Norm
-from palladio.model.rope import Rotations
-from palladio.model.row_blocks import attention_rows, mlp_rows, takes_rows
-from palladio.model.sharding import num_ranks, num_shards
+from palladio.model.base.module import Context, Module
+from palladio.model.base.sharding import num_ranks, num_shards
+from palladio.model.cache.forward_batch import ForwardBatch
+from palladio.model.cache.kv_cache import CacheGroups, plan_steps
+from palladio.model.config.config import ModelConfig
+from palladio.model.layers.attention import Attention, LayerContext
+from palladio.model.layers.class_head import ClassHead
+from palladio.model.layers.delta_net import DeltaNet
+from palladio.model.layers.divided_tokens import DividedTokens
+from palladio.model.layers.embedding import TokenTable
+from palladio.model.layers.latent_attention import LatentAttention
+from palladio.model.layers.mlp import GatedMLP, PlainMLP
+from palladio.model.layers.moe import SparseMLP
+from palladio.model.layers.norm import Norm
+from palladio.model.layers.rope import Rotations
+from palladio.model.layers.row_blocks import attention_rows, mlp_rows, takes_rows
+from palladio.model.spec.layer_spec import AttentionSpec, DeltaSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.pallas_kernels.choice import Kernels
 
 

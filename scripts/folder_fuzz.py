@@ -25,7 +25,7 @@ import transformers  # noqa: E402, F401 (once, before the processes of all damag
 
 from palladio.commands.list_models import describe_problem  # noqa: E402
 from palladio.http.prompts.template_format import TemplateFacts  # noqa: E402
-from palladio.model.config import ModelConfig, read_model_dir  # noqa: E402
+from palladio.model.config.config import ModelConfig, read_model_dir  # noqa: E402
 from palladio.model.loading.orbax_weights import convert  # noqa: E402
 from palladio.model.loading.stored_config import agree_with_weights  # noqa: E402
 from palladio.runtime.front.offline.offline_engine import Engine  # noqa: E402

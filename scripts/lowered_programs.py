@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jax
 import jax.numpy as jnp
 
-from palladio.model.config import ModelConfig
-from palladio.model.forward_batch import ForwardBatch
+from palladio.model.base.sharding import make_mesh
+from palladio.model.cache.forward_batch import ForwardBatch
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
 from palladio.model.functional import LogitsHead, flatten_model, unflatten_model
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.sharding import make_mesh
 from tests import tiny_families
 from tests.tiny_model import tiny_config
 

@@ -215,7 +215,7 @@ def tuning() -> None:
 
 def families() -> None:
     """Their modules are imported by what asks for them."""
-    from palladio.model.registry import ARCHITECTURES, find_family
+    from palladio.model.config.registry import ARCHITECTURES, find_family
 
     assert all(find_family(name) for name in ARCHITECTURES)
 
@@ -274,7 +274,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "pallas_kernels/ragged_paged_attention/tpu_config.py:_table": tuned_attention,
         "model/loading/load_model.py:_mover": moved_weights,
         "pallas_kernels/narrow_matmul/tuning.py:_wide": tuning,
-        "model/registry.py:ARCHITECTURES": families,
+        "model/config/registry.py:ARCHITECTURES": families,
     },
     "native": {
         f"{_LIBRARY}:_loaded": native_library,

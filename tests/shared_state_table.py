@@ -194,5 +194,5 @@ STATES: dict[str, State] = {
     ),
 }
 
-BESIDE: frozenset[str] = frozenset(("model/registry.py:ARCHITECTURES",))
+BESIDE: frozenset[str] = frozenset(("model/config/registry.py:ARCHITECTURES",))
 """Used first as well, though nothing changes it: its modules are imported by what asks for them."""

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
 from training.checkpoints import Leaves, State, load
 from training.network import SEED, hf_config, model_config, new_model

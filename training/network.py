@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from flax import nnx
 from tokenizers import Tokenizer
 
-from palladio.model.attention import Attention
-from palladio.model.config import ModelConfig
+from palladio.model.base.module import Context
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import CausalLM
-from palladio.model.module import Context
-from palladio.model.rope import Rotations
-from palladio.model.sharding import make_mesh
+from palladio.model.layers.attention import Attention
+from palladio.model.layers.rope import Rotations
 from palladio.pallas_kernels.choice import Kernels
 
 SEED = 20260101  # of the first weights and of the corpus

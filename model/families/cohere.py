@@ -1,9 +1,9 @@
 """Command R (Cohere) and Command R7B, A (Cohere2): attention and MLP side by side, after one LayerNorm."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import FULL, SLIDING, HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
-from palladio.model.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
+from palladio.model.config.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
 
 
 def _describe_cohere(hf: HfConfig) -> DecoderSpec:

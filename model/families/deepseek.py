@@ -3,13 +3,21 @@
 import dataclasses
 from collections.abc import Callable
 
-from palladio.model.experts_config import MOE_KEYS, ExpertKeys, ExpertsConfig, first_dense_layers
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.latent_config import LatentConfig
-from palladio.model.layer_spec import DecoderSpec, DenseSpec, LatentSpec, LayerSpec, NormSpec, RouterSpec, SparseSpec
-from palladio.model.router_keys import sigmoid_router, softmax_router
-from palladio.model.weight_rules import LATENT_ATTENTION, MLP, MOE_EXPERTS, PRE_NORMS, TABLES
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.router_keys import sigmoid_router, softmax_router
+from palladio.model.config.weight_rules import LATENT_ATTENTION, MLP, MOE_EXPERTS, PRE_NORMS, TABLES
+from palladio.model.spec.experts_config import MOE_KEYS, ExpertKeys, ExpertsConfig, first_dense_layers
+from palladio.model.spec.latent_config import LatentConfig
+from palladio.model.spec.layer_spec import (
+    DecoderSpec,
+    DenseSpec,
+    LatentSpec,
+    LayerSpec,
+    NormSpec,
+    RouterSpec,
+    SparseSpec,
+)
 
 _Router = Callable[[HfConfig, ExpertsConfig], RouterSpec]
 _Layers = Callable[[HfConfig, int], tuple[bool, ...]]

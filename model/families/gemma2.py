@@ -1,9 +1,9 @@
 """Gemma 2: layers with and without a window in turn, norms around both sublayers, scores and logits capped."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from palladio.model.weight_rules import ATTENTION, MLP, TABLES, WeightRule, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, MLP, TABLES, WeightRule, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 SANDWICH_NORMS: tuple[WeightRule, ...] = layer_rules(
     "",

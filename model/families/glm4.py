@@ -1,9 +1,9 @@
 """GLM-4-0414: norms around both sublayers, and a rotary embedding of interleaved pairs over half of each head."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from palladio.model.weight_rules import ATTENTION, DOWN, FUSED_GATE_UP, TABLES, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, DOWN, FUSED_GATE_UP, TABLES, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

@@ -1,11 +1,11 @@
 """GLM-4.5, 4.6 and 4.7: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
 
-from palladio.model.experts_config import MOE_KEYS, ExpertsConfig, first_dense_layers
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec, SparseSpec
-from palladio.model.router_keys import sigmoid_router
-from palladio.model.weight_rules import DECODER_WEIGHTS, MOE_EXPERTS
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.router_keys import sigmoid_router
+from palladio.model.config.weight_rules import DECODER_WEIGHTS, MOE_EXPERTS
+from palladio.model.spec.experts_config import MOE_KEYS, ExpertsConfig, first_dense_layers
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec, SparseSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from palladio.model.experts_config import MOE_KEYS, typed_layers
+from palladio.model.config.router_keys import sigmoid_router
 from palladio.model.families.deepseek import DEEPSEEK_V3, describe_latent
-from palladio.model.router_keys import sigmoid_router
+from palladio.model.spec.experts_config import MOE_KEYS, typed_layers
 
 FAMILIES = {
     "Glm4MoeLiteForCausalLM": dataclasses.replace(

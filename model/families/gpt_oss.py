@@ -1,10 +1,10 @@
 """gpt-oss: attention with sinks, every other layer with a window, and a mixture of experts with biases."""
 
-from palladio.model.experts_config import ExpertKeys, ExpertsConfig
-from palladio.model.family import Family
-from palladio.model.hf_config import FULL, SLIDING, HfConfig
-from palladio.model.layer_spec import AttentionSpec, ClampedGate, DecoderSpec, LayerSpec, RouterSpec, SparseSpec
-from palladio.model.weight_rules import ATTENTION, PAIRED_EXPERTS, PRE_NORMS, SINKS, TABLES
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
+from palladio.model.config.weight_rules import ATTENTION, PAIRED_EXPERTS, PRE_NORMS, SINKS, TABLES
+from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig
+from palladio.model.spec.layer_spec import AttentionSpec, ClampedGate, DecoderSpec, LayerSpec, RouterSpec, SparseSpec
 
 _KEYS = ExpertKeys(
     num_experts="num_local_experts",

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from palladio.model.experts_config import ExpertsConfig
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, PRE_NORMS, TABLES, layer_rules
 from palladio.model.families import llama
 from palladio.model.families.mistral import MIXTRAL_KEYS
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import DecoderSpec, RouterSpec, SparseSpec
-from palladio.model.weight_rules import ATTENTION, PRE_NORMS, TABLES, layer_rules
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.layer_spec import DecoderSpec, RouterSpec, SparseSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

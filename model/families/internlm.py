@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from palladio.model.errors import ConfigError
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.families import llama
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from palladio.model.weight_rules import WeightRule, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 
 def _describe_2(hf: HfConfig) -> DecoderSpec:

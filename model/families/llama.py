@@ -1,9 +1,9 @@
 """Llama, 1 to 3.3, and what is distilled into them."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from palladio.model.weight_rules import DECODER_WEIGHTS
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import DECODER_WEIGHTS
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 
 def describe(hf: HfConfig) -> DecoderSpec:

@@ -1,12 +1,12 @@
 """MiniMax-M2: half of each head is rotated, norms of all heads together, and DeepSeek-V3's way to choose experts."""
 
-from palladio.model.experts_config import ExpertsConfig
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, TABLES, layer_rules
 from palladio.model.families.mistral import MIXTRAL_KEYS
 from palladio.model.families.olmo import FLAT_NORMS
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, LayerSpec, QKNormSpec, RouterSpec, SparseSpec
-from palladio.model.weight_rules import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, TABLES, layer_rules
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, LayerSpec, QKNormSpec, RouterSpec, SparseSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

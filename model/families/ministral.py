@@ -6,12 +6,12 @@ Mistral-Small 3 takes images; its text model is Mistral's, or Ministral 3's.
 import dataclasses
 from collections.abc import Iterable
 
-from palladio.model.config_keys import Keys
-from palladio.model.errors import ConfigError
+from palladio.model.base.config_keys import Keys
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
 from palladio.model.families.mistral import MISTRAL
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QueryGrowth
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QueryGrowth
 
 
 def _describe_ministral(hf: HfConfig) -> DecoderSpec:

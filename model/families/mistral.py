@@ -1,10 +1,10 @@
 """Mistral: Llama without biases, with a sliding window on every layer; and Mixtral, its mixture of experts."""
 
-from palladio.model.experts_config import ExpertKeys, ExpertsConfig
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
-from palladio.model.weight_rules import DECODER_WEIGHTS, MIXTRAL_EXPERTS
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import DECODER_WEIGHTS, MIXTRAL_EXPERTS
+from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
 
 MIXTRAL_KEYS = ExpertKeys(
     num_experts="num_local_experts",

@@ -1,9 +1,9 @@
 """Nemotron 3 and 4, Minitron: LayerNorms that scale by 1 + weight, half of each head rotated, an MLP without a gate."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
-from palladio.model.weight_rules import ATTENTION, DOWN, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, DOWN, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

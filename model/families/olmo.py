@@ -1,10 +1,10 @@
 """OLMo 2 and 3: norms after attention and MLP, and of all heads together; OLMo 3 has windows on most layers."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
-from palladio.model.rope_config import RopeConfig
-from palladio.model.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
+from palladio.model.spec.rope_config import RopeConfig
 
 
 def _layer(hf: HfConfig, rope: RopeConfig, window: int | None) -> LayerSpec:

@@ -1,10 +1,10 @@
 """Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with fused projections in the file, and LongRoPE."""
 
-from palladio.model.errors import ConfigError
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from palladio.model.weight_rules import DOWN, FUSED_GATE_UP, FUSED_QKV, OUTPUT, PRE_NORMS, TABLES
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import DOWN, FUSED_GATE_UP, FUSED_QKV, OUTPUT, PRE_NORMS, TABLES
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

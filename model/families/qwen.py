@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
-from palladio.model.weight_rules import DECODER_WEIGHTS
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import DECODER_WEIGHTS
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
 
 
 def qwen2_attention(hf: HfConfig) -> AttentionSpec:

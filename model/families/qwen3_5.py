@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from palladio.model.config.weight_rules import SPLIT_DELTA_NET
 from palladio.model.families.qwen3_next import DEFAULTS, HYBRID_WEIGHTS, QWEN3_NEXT, describe_hybrid
-from palladio.model.weight_rules import SPLIT_DELTA_NET
 
 DENSE = dataclasses.replace(
     QWEN3_NEXT,

@@ -1,10 +1,20 @@
 """Qwen3-Next: three layers with a gated delta rule, then one with gated attention."""
 
-from palladio.model.delta_config import DeltaConfig
-from palladio.model.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
-from palladio.model.family import Family
-from palladio.model.hf_config import FULL, LINEAR, HfConfig
-from palladio.model.layer_spec import (
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import FULL, LINEAR, HfConfig
+from palladio.model.config.weight_rules import (
+    EXPERTS,
+    FUSED_DELTA_NET,
+    GATED_ATTENTION,
+    HEAD_NORMS,
+    MLP,
+    PRE_NORMS,
+    ROTARY_BUFFERS,
+    TABLES,
+)
+from palladio.model.spec.delta_config import DeltaConfig
+from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
+from palladio.model.spec.layer_spec import (
     AttentionSpec,
     DecoderSpec,
     DeltaSpec,
@@ -14,16 +24,6 @@ from palladio.model.layer_spec import (
     QKNormSpec,
     RouterSpec,
     SparseSpec,
-)
-from palladio.model.weight_rules import (
-    EXPERTS,
-    FUSED_DELTA_NET,
-    GATED_ATTENTION,
-    HEAD_NORMS,
-    MLP,
-    PRE_NORMS,
-    ROTARY_BUFFERS,
-    TABLES,
 )
 
 _KEYS = ExpertKeys(

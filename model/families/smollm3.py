@@ -1,11 +1,11 @@
 """SmolLM3: Llama without a rotary embedding on every fourth layer, which may have a window."""
 
-from palladio.model.config_keys import shown
-from palladio.model.errors import ConfigError
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.families import llama
-from palladio.model.family import Family
-from palladio.model.hf_config import FULL, SLIDING, HfConfig
-from palladio.model.layer_spec import DecoderSpec
+from palladio.model.spec.layer_spec import DecoderSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

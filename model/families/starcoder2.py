@@ -1,9 +1,9 @@
 """StarCoder2: LayerNorms and projections with biases, and an MLP without a gate."""
 
-from palladio.model.family import Family
-from palladio.model.hf_config import HfConfig
-from palladio.model.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
-from palladio.model.weight_rules import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+from palladio.model.config.family import Family
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 
 _REPOSITORY: Final = "models--"  # begins the name of a repository's folder in the hub cache
 _BLOBS, _SNAPSHOTS = "blobs", "snapshots"

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from palladio.model.config_keys import Keys
+from palladio.model.base.config_keys import Keys
 from palladio.model.formats.packing import unpack_columns
 from palladio.model.formats.stored_format import (
     StoredFormat,

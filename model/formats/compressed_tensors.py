@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from palladio.model.config_keys import Keys, shown
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.config_keys import Keys, shown
+from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.formats.fp8 import FLOAT8, float8_matrix
 from palladio.model.formats.packing import unpack_columns, unpack_rows
 from palladio.model.formats.stored_format import (

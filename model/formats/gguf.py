@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from palladio.model.config_keys import Keys, shown
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.config_keys import Keys, shown
+from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.formats.gguf_blocks import BLOCK_TYPES
 from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, Tensors
 from palladio.model.gguf.gguf_file import BLOCKS, PLAIN

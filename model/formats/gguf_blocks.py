@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.formats.mxfp4 import BIAS, STEPS
 from palladio.model.formats.stored_format import DAMAGED, Tensor, scales_of
 from palladio.model.weights.file_matrix import FileMatrix, HostArray

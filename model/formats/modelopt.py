@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from palladio.model.config_keys import Keys, shown
-from palladio.model.errors import ConfigError
+from palladio.model.base.config_keys import Keys, shown
+from palladio.model.base.errors import ConfigError
 from palladio.model.formats.fp8 import Fp8
 from palladio.model.formats.stored_format import names_in
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from palladio.model.config_keys import Keys
-from palladio.model.errors import CheckpointError
+from palladio.model.base.config_keys import Keys
+from palladio.model.base.errors import CheckpointError
 from palladio.model.formats.stored_format import (
     StoredFormat,
     StoredMatrix,

@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from palladio.model.config_keys import Keys, shown
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.config_keys import Keys, shown
+from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from palladio.model.config_keys import shown
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.gguf.gguf_file import BLOCKS, PLAIN, GgufTensor
 from palladio.model.gguf.gguf_model import GgufModel
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS

@@ -12,7 +12,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 
 PLAIN: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}

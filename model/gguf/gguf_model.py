@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_file, find_files
 from palladio.model.gguf.gguf_file import MAX_TENSORS, GgufFile, GgufTensor
 

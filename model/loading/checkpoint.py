@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_file, find_files
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.model.gguf.gguf_file import is_gguf

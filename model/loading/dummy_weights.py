@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from palladio.model.base.module import Initializer
+from palladio.model.base.sharding import ShardingRules
 from palladio.model.loading.parameters import Parameters, Slot, at_rest, known_form, scale_form
 from palladio.model.loading.relayout import relayout, stored_shape
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.module import Initializer
-from palladio.model.sharding import ShardingRules
 
 _Make = Callable[[jax.Array], tuple[jax.Array, ...]]
 

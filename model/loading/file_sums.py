@@ -3,7 +3,7 @@
 import zlib
 from pathlib import Path
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_file
 
 _READ_BYTES = 2**20

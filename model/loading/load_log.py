@@ -10,7 +10,7 @@ from typing import Final
 
 import jax.numpy as jnp
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.functional import num_bytes
 from palladio.model.gguf.gguf_file import is_gguf

@@ -12,9 +12,9 @@ from jax.experimental.layout import Format
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from palladio.model.config import ModelConfig
+from palladio.model.base.errors import CheckpointError
+from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import CausalLM
-from palladio.model.errors import CheckpointError
 from palladio.model.functional import num_bytes
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.orbax_weights import is_converted, restored_arrays

@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from palladio.model.config import DTYPES, DType, ModelConfig
-from palladio.model.config_keys import shown
-from palladio.model.errors import CheckpointError
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import CheckpointError
+from palladio.model.base.sharding import ShardingRules, make_mesh
+from palladio.model.config.config import DTYPES, DType, ModelConfig
 from palladio.model.files.folder_files import check_file, find_files
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.model.loading.file_sums import check_sum, size_and_crc
@@ -34,7 +35,6 @@ from palladio.model.loading.parameters import Parameters, as_known, known_dtype,
 from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.sharding import ShardingRules, make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import ScaleForm

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.model.config import ModelConfig
-from palladio.model.delta_config import DeltaConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.spec.delta_config import DeltaConfig
 from palladio.model.weights.scaled import ScaleForm
 
 LogicalAxes = tuple[str | None, ...]

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeGuard
 import ml_dtypes
 import numpy as np
 
-from palladio.model.config_keys import shown
-from palladio.model.errors import CheckpointError
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.small_files import parse_json
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.formats.fp8 import FLOAT8
 from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, module_of
 from palladio.model.loading.checkpoint import Checkpoint

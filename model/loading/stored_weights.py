@@ -18,8 +18,11 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from palladio.model.config import ModelConfig
-from palladio.model.errors import CheckpointError, MissingKeysError
+from palladio.model.base.errors import CheckpointError, MissingKeysError
+from palladio.model.base.sharding import ShardingRules
+from palladio.model.config.config import ModelConfig
+from palladio.model.config.registry import find_family
+from palladio.model.config.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.checkpoint import Checkpoint
@@ -39,9 +42,6 @@ from palladio.model.loading.stored_matrices import (
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Part
 from palladio.model.loading.weight_transforms import part_of, rows_of_parts
-from palladio.model.registry import find_family
-from palladio.model.sharding import ShardingRules
-from palladio.model.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -5,11 +5,11 @@ from typing import Self
 
 from jax.sharding import Mesh
 
-from palladio.model.config import HeadCounts, ModelConfig
-from palladio.model.delta_config import DeltaConfig
-from palladio.model.experts_config import ExpertsConfig
-from palladio.model.layer_spec import DenseSpec
-from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.base.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.config.config import HeadCounts, ModelConfig
+from palladio.model.spec.delta_config import DeltaConfig
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.layer_spec import DenseSpec
 from palladio.model.weights.kinds import WeightKind, round_up
 
 VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and whole words of a mask

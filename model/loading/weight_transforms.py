@@ -1,12 +1,12 @@
 """What each transform of the weight tables means: where a file's tensor lies in a parameter, and in which order."""
 
-from palladio.model.config import ModelConfig
-from palladio.model.experts_config import ExpertsConfig
-from palladio.model.latent_config import LatentConfig
+from palladio.model.config.config import ModelConfig
+from palladio.model.config.weight_rules import Transform
 from palladio.model.loading.delta_transforms import delta_part
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Box, Part
-from palladio.model.weight_rules import Transform
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.latent_config import LatentConfig
 
 
 def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, expert: int = 0) -> Part:

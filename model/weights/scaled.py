@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from palladio.model.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
+from palladio.model.base.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
 from palladio.model.weights.byte_products import byte_product, multiplies_bytes
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind

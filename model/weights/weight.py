@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from palladio.model.module import Context, Initializer, Module
+from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul

@@ -8,8 +8,8 @@ from palladio.child import run_module
 from palladio.commands.parsing import make_parser
 from palladio.default_model import default_model_path, names_default_model
 from palladio.launch_server import report_error
-from palladio.model.errors import ConfigError
-from palladio.model.quantization_flag import QuantizationFlag
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.quantization_flag import QuantizationFlag
 from palladio.runtime.text.hub.servable_config import glance_at
 
 

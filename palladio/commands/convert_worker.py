@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from palladio.launch_server import run_worker
-from palladio.model.config import DTYPES, ModelConfig, read_model_dir
+from palladio.model.config.config import DTYPES, ModelConfig, read_model_dir
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import convert, is_converted
 from palladio.model.loading.stored_config import agree_with_weights

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from palladio.commands.parsing import make_parser, size
 from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.text.hub.catalogue import catalogue

@@ -18,8 +18,8 @@ import jax
 import msgspec
 
 from palladio.launch_server import run_worker
-from palladio.model.config import ModelConfig, read_config_file, read_model_dir
-from palladio.model.config_overrides import overrides_of
+from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.config.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import is_converted
 from palladio.model.loading.stored_config import agree_with_weights

@@ -23,10 +23,10 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
-from palladio.model.errors import CheckpointError as CheckpointError
-from palladio.model.errors import ConfigError as ConfigError
-from palladio.model.errors import MissingKeysError as MissingKeysError
-from palladio.model.errors import PalladioError as PalladioError
+from palladio.model.base.errors import CheckpointError as CheckpointError
+from palladio.model.base.errors import ConfigError as ConfigError
+from palladio.model.base.errors import MissingKeysError as MissingKeysError
+from palladio.model.base.errors import PalladioError as PalladioError
 
 _FORMATTER = string.Formatter()
 

@@ -11,7 +11,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from palladio.model.sharding import make_mesh
+from palladio.model.base.sharding import make_mesh
 from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of

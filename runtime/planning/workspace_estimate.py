@@ -10,7 +10,7 @@ from typing import Self
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.weights.kinds import round_up
 from palladio.runtime.execution.programs.program import Program
 from palladio.runtime.execution.steps.verification import MOST_SEARCHED

@@ -360,7 +360,7 @@ FAULTS = (
     ),
     Fault(
         "a TPU's pages are no whole tiles",
-        "model/kv_cache.py",
+        "model/cache/kv_cache.py",
         "size * page.dtype.itemsize >= LEAST_ROW_BYTES",
         "size * page.dtype.itemsize >= LEAST_ROW_BYTES // 2",
         ("tests/runtime/core/plan/test_sizing.py",),

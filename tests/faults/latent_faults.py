@@ -7,24 +7,24 @@ _ENGINE, _KERNELS = ("tests/runtime/core/test_every_family.py",), "tests/pallas_
 LATENT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the rotated part is left out of the scores",
-        "model/latent_attention.py",
+        "model/layers/latent_attention.py",
         "q_rotated = by.rotations.rotate(q[..., sizes.plain_size :], rope)",
         "q_rotated = 0 * by.rotations.rotate(q[..., sizes.plain_size :], rope)",
         _ENGINE,
     ),
     Fault(
         "each rank takes the first experts for its own",
-        "model/moe.py",
+        "model/layers/moe.py",
         "part + num_parts * lax.axis_index(RANK_AXIS)",
         "part + 0 * lax.axis_index(RANK_AXIS)",
         ("tests/runtime/core/test_dp_attention.py",),
     ),
     Fault(
         "yarn's factor is on queries alone",
-        "model/rope_config.py",
+        "model/spec/rope_config.py",
         "return yarn_mscale(self.factor, self.mscale_all_dim or 0.0) ** 2",
         "return yarn_mscale(self.factor, self.mscale_all_dim or 0.0)",
-        ("tests/model/test_latent_attention.py",),
+        ("tests/model/layers/test_latent_attention.py",),
     ),
     Fault(
         "a query of the TPU kernel sees the next key",
@@ -49,10 +49,10 @@ LATENT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a kernel that turns heads is not called",
-        "model/attention.py",
+        "model/layers/attention.py",
         "return can_rotate_heads(shape, rotated,",
         "return False and can_rotate_heads(shape, rotated,",
-        ("tests/model/test_head_rotation.py",),
+        ("tests/model/layers/test_head_rotation.py",),
     ),
     Fault(
         "decode steps get what XLA is told of prompts",

@@ -15,7 +15,7 @@ LOADER = (
     "tests/model/loading/test_coverage.py",
     "tests/model/test_against_transformers.py",
 )
-EXPERTS = ("tests/model/test_experts.py", "tests/model/test_against_transformers.py")
+EXPERTS = ("tests/model/layers/test_experts.py", "tests/model/test_against_transformers.py")
 _SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
 FORMATS = ("tests/model/loading/test_formats.py",)
@@ -25,7 +25,7 @@ _PLAN, _TRANSFORMS, _FILE = (
 )
 
 DELTA, STATES = ("tests/pallas_kernels/test_gated_delta.py",), (_CORE + "test_states.py",)
-GPT_OSS, HARMONY = ("tests/model/test_gpt_oss.py",), ("tests/http/chat/test_harmony.py",)
+GPT_OSS, HARMONY = ("tests/model/families/test_gpt_oss.py",), ("tests/http/chat/test_harmony.py",)
 CLASSES = ("tests/runtime/core/test_classifier_engine.py",)
 PAIRS = ("tests/http/routes/test_scores.py",)
 
@@ -74,7 +74,7 @@ EIGHT_BIT_FAULTS = (
     ),
     Fault(
         "a self-check compares int8 without its scales",
-        "model/kv_cache.py",
+        "model/cache/kv_cache.py",
         "astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)",
         "astype(jnp.float32) + 0 * jnp.repeat(scales, W // 2, axis=-1)",
         ("tests/runtime/core/test_cache_of_8_bits.py",),
@@ -129,7 +129,7 @@ MODEL_FAULTS = (
     # Mixtures of experts
     Fault(
         "the shared expert is left out",
-        "model/moe.py",
+        "model/layers/moe.py",
         "out += self.shared(x, *shared",
         "out += 0 * self.shared(x, *shared",
         EXPERTS,
@@ -186,21 +186,21 @@ MODEL_FAULTS = (
     ),
     Fault(
         "every device of several adds the experts' bias",
-        "model/moe.py",
+        "model/layers/moe.py",
         "jnp.where(lax.axis_index(TENSOR_AXIS) == 0, biases[2], 0)",
         "biases[2]",
         FORMATS,
     ),
     Fault(
         "the router's bias is left out of its logits",
-        "model/moe.py",
+        "model/layers/moe.py",
         "return logits + bias",
         "return logits",
         GPT_OSS,
     ),
     Fault(
         "one is not added to an expert's up",
-        "model/moe.py",
+        "model/layers/moe.py",
         "jnp.clip(up, -activation.limit, activation.limit) + 1",
         "jnp.clip(up, -activation.limit, activation.limit)",
         ("tests/model/test_against_transformers.py",),
@@ -282,7 +282,7 @@ MODEL_FAULTS = (
     # Scores and classes
     Fault(
         "the bias of a head that classifies is dropped",
-        "model/class_head.py",
+        "model/layers/class_head.py",
         "found if self.bias is None else found + self.bias[...].astype(jnp.float32)",
         "found",
         CLASSES,
@@ -360,7 +360,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a layer with a state goes by the second block table",
-        "model/kv_cache.py",
+        "model/cache/kv_cache.py",
         "Place(self.num_tables, self.num_arrays + n)",
         "Place(1, self.num_arrays + n)",
         STATES,

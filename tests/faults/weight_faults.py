@@ -290,14 +290,14 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "scales of the cache: keys have that of values",
-        "model/attention.py",
+        "model/layers/attention.py",
         "self.key_scale[...][0], self.value_scale[...][0]",
         "self.value_scale[...][0], self.key_scale[...][0]",
         CACHE,
     ),
     Fault(
         "scales of the cache multiply what is not float8",
-        "model/attention.py",
+        "model/layers/attention.py",
         'or not jnp.dtype(dtype).name.startswith("float8")',
         "",
         CACHE,
@@ -370,6 +370,6 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "model/formats/modelopt.py",
         "if isinstance(inner, Mapping):",
         "if inner is None:",
-        ("tests/model/test_quantization_config.py",),
+        ("tests/model/config/test_quantization_config.py",),
     ),
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-from palladio.model.quantization_config import FORMATS
-from palladio.model.quantization_flag import QUANTIZATIONS
+from palladio.model.config.quantization_config import FORMATS
+from palladio.model.config.quantization_flag import QUANTIZATIONS
 from palladio.runtime.interface.config.config import CacheConfig, ExecutionConfig, ModelSource
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from tests.flag_matrix.files import FILES

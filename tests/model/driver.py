@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.forward_batch import ForwardBatch
+from palladio.model.base.sharding import make_mesh
+from palladio.model.cache.forward_batch import ForwardBatch
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model, unflatten_model
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.model.sharding import make_mesh
 from palladio.model.weights.scaled import Scaled
 from palladio.model.weights.weight import Weight
 

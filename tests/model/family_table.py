@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from palladio.model.registry import find_family
+from palladio.model.config.registry import find_family
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, greedy, load
 from tests.model.make_goldens import NUM_TOKENS, prompts_of

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.base.sharding import make_mesh
+from palladio.model.cache.forward_batch import ForwardBatch
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import DecoderLayer
-from palladio.model.forward_batch import ForwardBatch
 from palladio.model.functional import flatten_model, unflatten_model
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from tests.model.driver import Driver, load
 from tests.tiny_model import make_checkpoint, tiny_config

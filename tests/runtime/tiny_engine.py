@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.start import startup

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tokenizers
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizers.tokenizer_files import check_tokenizer_file
 from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, panics_as_errors

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from palladio.model.config import ModelConfig
-from palladio.model.experts_config import ExpertsConfig
-from palladio.model.latent_config import LatentConfig
-from palladio.model.layer_spec import AttentionSpec
-from palladio.model.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.base.sharding import num_expert_parts, num_shards, num_sharing
+from palladio.model.config.config import ModelConfig
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.latent_config import LatentConfig
+from palladio.model.spec.layer_spec import AttentionSpec
 from palladio.model.weights.byte_products import multiplies_bytes
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.choice import Kernels

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from palladio.model.config import ModelConfig
-from palladio.model.divided_tokens import LEAST_PART, RING
+from palladio.model.config.config import ModelConfig
+from palladio.model.layers.divided_tokens import LEAST_PART, RING
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config.config import EngineConfig
@@ -44,7 +44,7 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving. On
             a TPU larger ones take more time a token: see benchmarks/results/NOTES.md.
-        device_chunk: so many for each device at least, up to largest_chunk: see RING of model/divided_tokens.py.
+        device_chunk: so many for each device at least, up to largest_chunk: see RING of model/layers/divided_tokens.py.
         largest_chunk: of a model with experts, each of which gets only some of the tokens.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         fine_hidden_size: models of this hidden size or more have finer sizes: a CPU is compute-bound early, so padding

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.gguf.gguf_model import parts_of
 from palladio.model.weights.kinds import WeightKinds

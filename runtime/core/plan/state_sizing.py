@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, room_for_cache, round_down
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.execution.state.device_state import DeviceShape, bytes_per_device

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
-from palladio.model.layer_spec import AttentionSpec
 from palladio.model.loading.load_model import load_model, num_parameters, weight_bytes
+from palladio.model.spec.layer_spec import AttentionSpec
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.plan.engine_plan import EnginePlan

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import jax
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.config_overrides import overrides_of
+from palladio.model.config.config import ModelConfig, read_model_dir
+from palladio.model.config.config_overrides import overrides_of
+from palladio.model.config.quantization_config import FILES_BESIDE
 from palladio.model.files.folder_files import check_is_whole
 from palladio.model.functional import flatten_model
 from palladio.model.loading.checkpoint import INDEX_NAME, weight_files
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
-from palladio.model.quantization_config import FILES_BESIDE
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import DeviceMemory
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from palladio.model.sharding import num_shards
+from palladio.model.base.sharding import num_shards
 from palladio.runtime.execution.sampling.gumbel_noise import gumbel_noise
 from palladio.runtime.execution.sampling.row_argmax import (
     native_argmax,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from palladio.model.sharding import GROUP_AXES, num_shards, on_each_device
+from palladio.model.base.sharding import GROUP_AXES, num_shards, on_each_device
 
 _TILE_ROWS = 8  # of a TPU's 32-bit tile: fewer rows leave it half empty, so they stay in parts
 

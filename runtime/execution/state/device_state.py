@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from palladio.model.base.sharding import ShardingRules
+from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.functional import num_bytes
-from palladio.model.kv_cache import CacheLayout
-from palladio.model.sharding import ShardingRules
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.sampling.sampler import MASK_BITS
 from palladio.runtime.execution.sampling.sampler_state import SamplerState

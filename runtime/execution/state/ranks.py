@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from palladio.model.sharding import RANK_AXES, RANK_AXIS, ShardingRules, num_ranks, num_shards, only_axes
+from palladio.model.base.sharding import RANK_AXES, RANK_AXIS, ShardingRules, num_ranks, num_shards, only_axes
 
 HostArray = npt.NDArray[Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from palladio.model.cache.forward_batch import ForwardBatch
+from palladio.model.cache.kv_cache import page_values
 from palladio.model.decoder import CausalLM
-from palladio.model.forward_batch import ForwardBatch
-from palladio.model.kv_cache import page_values
 from palladio.runtime.execution.batch import batch_builder as columns
 from palladio.runtime.execution.batch.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.sampling.sampler import SampleOutput, SamplerTarget, SampleTier, SamplingBatch, sample

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.quantization_flag import QuantizationFlag
+from palladio.model.config.quantization_flag import QuantizationFlag
 from palladio.runtime.interface.config.field_checks import check_fields, check_positive
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.config.kv_events_config import KVEventsSettings

@@ -6,14 +6,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from palladio.model.classifier import ClassActivation
+from palladio.model.spec.classifier import ClassActivation
 
 Values = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassSpec:
-    """The classes that an engine tells apart, see model/classifier.py.
+    """The classes that an engine tells apart, see model/spec/classifier.py.
 
     Attributes:
         labels: of each class.

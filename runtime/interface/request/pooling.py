@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from palladio.model.config_keys import shown
+from palladio.model.base.config_keys import shown
 from palladio.model.files.small_files import read_json
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.classes import ClassSpec

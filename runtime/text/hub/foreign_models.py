@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.small_files import read_object
 from palladio.model.gguf.gguf_model import is_projector
 

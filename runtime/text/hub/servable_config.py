@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from palladio.model.config import ModelConfig, read_config_file, read_model_dir
-from palladio.model.config_overrides import overrides_of
+from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
+from palladio.model.config.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from palladio.model.config_keys import shown
-from palladio.model.errors import CheckpointError
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_files
 from palladio.model.files.small_files import MAX_SETTINGS_BYTES, MAX_TABLE_BYTES, parse_json, read_bytes
 from palladio.runtime.text.templates.template_limits import MAX_TEMPLATE_BYTES

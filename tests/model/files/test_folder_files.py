@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import check_is_whole, find_file, find_files
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.files.small_files import MAX_DEPTH, parse_json, read_json, read_object, read_text
 
 

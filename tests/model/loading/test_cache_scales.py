@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.stored_config import agree_with_weights
 from tests.model import quantized_checkpoints as stored

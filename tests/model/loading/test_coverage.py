@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
-from palladio.model.errors import CheckpointError
-from palladio.model.family import Family
+from palladio.model.base.errors import CheckpointError
+from palladio.model.base.sharding import make_abstract_mesh, make_mesh
+from palladio.model.config.config import ModelConfig
+from palladio.model.config.family import Family
+from palladio.model.config.registry import ARCHITECTURES, find_family
+from palladio.model.config.weight_rules import WeightRule
 from palladio.model.loading import stored_weights
 from palladio.model.loading.coverage import covers
 from palladio.model.loading.parameters import Parameters
@@ -21,9 +24,6 @@ from palladio.model.loading.safetensors_file import StoredTensor
 from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
 from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.loading.tensor_part import Box
-from palladio.model.registry import ARCHITECTURES, find_family
-from palladio.model.sharding import make_abstract_mesh, make_mesh
-from palladio.model.weight_rules import WeightRule
 from tests import tiny_families, tiny_relatives
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
 

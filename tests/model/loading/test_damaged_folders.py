@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from palladio.model.config import ModelConfig
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.errors import CheckpointError, ConfigError
+from palladio.model.config.config import ModelConfig
 from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import GgufFile
 from palladio.model.loading.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint

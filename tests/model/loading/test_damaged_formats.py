@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
-from palladio.model.errors import CheckpointError, ConfigError
+from palladio.model.base.errors import CheckpointError, ConfigError
+from palladio.model.config.config import ModelConfig
 from tests.model import quantized_checkpoints as stored
 from tests.model.driver import load
 from tests.model.format_cases import AWQ, FOUR, GPTQ, checkpoint, ct, stacked_checkpoint

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from tests.model import format_oracles as oracles
 from tests.model.driver import load, numbers
 from tests.model.format_cases import AWQ, FLOAT, FOUR, GPTQ, ct

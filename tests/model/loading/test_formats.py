@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.errors import ConfigError
+from palladio.model.base.errors import ConfigError
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig, read_model_dir
+from palladio.model.config.quantization_config import FILES_BESIDE
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import num_parameters, weight_bytes
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.quantization_config import FILES_BESIDE
-from palladio.model.sharding import make_mesh
 from palladio.model.weights.kinds import WeightKind
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.weights.kinds import WeightKind
 from tests.model.driver import load, numbers
 from tests.model.safetensors_writer import write_safetensors

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.errors import ConfigError
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.formats.gguf_blocks import BLOCK_TYPES
 from palladio.model.functional import flatten_model, num_bytes
 from palladio.model.gguf.gguf_file import BLOCKS, TYPE_NAMES

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palladio.model.config import read_model_dir
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
+from palladio.model.config.config import read_model_dir
 from palladio.model.gguf.gguf_model import gguf_in
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub.hub import resolve_model_path

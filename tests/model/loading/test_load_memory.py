@@ -16,8 +16,8 @@ LOAD = """
 import json, sys
 from pathlib import Path
 import jax, jax.numpy as jnp
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.sharding import make_mesh
+from palladio.model.config.config import ModelConfig, read_model_dir
+from palladio.model.base.sharding import make_mesh
 from palladio.model.loading.load_model import load_model
 from palladio.model.loading.stored_config import agree_with_weights
 

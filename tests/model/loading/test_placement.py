@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.loading import load_model, orbax_weights, parameters
-from palladio.model.sharding import make_mesh
 from palladio.runtime.execution.compiled.program_set import _abstract
 from tests.model.driver import load
+from tests.model.families.test_gpt_oss import PUBLISHED
 from tests.model.format_cases import gpt_oss_checkpoint
-from tests.model.test_gpt_oss import PUBLISHED
 
 
 def orders(hidden_size: int) -> list[tuple[int, ...]]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from palladio.model.config import ModelConfig, read_model_dir
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.loading.stored_weights import EMBEDDING, HEAD

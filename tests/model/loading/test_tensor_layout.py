@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.sharding import make_mesh
 from tests import tiny_families
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, greedy, load

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from palladio.model.errors import CheckpointError
+from palladio.model.base.errors import CheckpointError
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.loading.stored_weights import EMBEDDING, HEAD
 from tests.model.driver import load, numbers

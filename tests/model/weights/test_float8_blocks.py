@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from palladio.model.base.sharding import make_mesh
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
 from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.sharding import make_mesh
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.many_devices import call_with_devices

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import load_model
-from palladio.model.sharding import make_mesh
 from tests import tiny_hybrids
 from tests.model.driver import MAX_LEN
 from tests.model.make_goldens import NUM_TOKENS, prompts_of

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.interface.config.config import EngineConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.engine_core import EngineCore

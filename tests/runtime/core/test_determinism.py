@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.front.requests.samples import RequestIntake

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from palladio.model import kv_cache
-from palladio.model.config import ModelConfig, read_model_dir
+from palladio.model.cache import kv_cache
+from palladio.model.config.config import ModelConfig, read_model_dir
+from palladio.model.config.hf_config import FULL, LINEAR, HfConfig
 from palladio.model.families import qwen3_5
 from palladio.model.families.qwen3_next import describe_hybrid
-from palladio.model.hf_config import FULL, LINEAR, HfConfig
-from palladio.model.layer_spec import DecoderSpec
 from palladio.model.loading import orbax_weights
+from palladio.model.spec.layer_spec import DecoderSpec
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.sizing import check_states
 from palladio.runtime.execution.programs.cache_programs import CopyStates

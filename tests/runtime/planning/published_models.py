@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from benchmarks import checkpoints
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.planning.deployment import Deployment, Roofline

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of

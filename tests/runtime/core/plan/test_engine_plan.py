@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from palladio.default_model import default_model_path
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import CacheLayout
-from palladio.model.sharding import make_mesh
+from palladio.model.base.sharding import make_mesh
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan import kernel_choice

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from palladio.model.config import ModelConfig
-from palladio.model.kv_cache import CacheLayout
+from palladio.model.base.sharding import make_mesh
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
+from palladio.model.config.quantization_flag import MADE
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.quantization_flag import MADE
-from palladio.model.sharding import make_mesh
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import Scaled
 from palladio.pallas_kernels.choice import Kernels

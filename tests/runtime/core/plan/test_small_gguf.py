@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.model.config import ModelConfig
+from palladio.model.config.config import ModelConfig
 from palladio.model.weights.kinds import WeightKinds
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.small_gguf import MAX_BYTES, as_multiplied

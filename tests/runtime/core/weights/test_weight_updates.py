@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from palladio.model.kv_cache import CacheLayout
+from palladio.model.cache.kv_cache import CacheLayout
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.memory import DeviceMemory
 from palladio.runtime.core.weights import weight_loader

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palladio.model.config import ModelConfig
+from palladio.model.base.sharding import make_abstract_mesh
+from palladio.model.cache.kv_cache import CacheLayout
+from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.model.kv_cache import CacheLayout
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.sharding import make_abstract_mesh
 from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from palladio.model.sharding import GROUP_AXES, make_mesh
+from palladio.model.base.sharding import GROUP_AXES, make_mesh
 from palladio.runtime.execution.sampling.sampler import processed_logits
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from tests.many_devices import call_with_devices

@@ -1,0 +1,25 @@
+"""What a model family declares: how its config.json is read, and where each of its tensors goes."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from palladio.model.config.hf_config import HfConfig
+from palladio.model.config.weight_rules import ROTARY_BUFFERS, WeightRule
+from palladio.model.spec.layer_spec import DecoderSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """A decoder-only family.
+
+    Attributes:
+        describe: makes the specs of a model's layers from its config.json; raises ConfigError for what they cannot say.
+        weights: where each tensor goes.
+        defaults: of keys that config.json leaves out, as in the family's config class of transformers.
+        ignored: patterns (regular expressions, whole names) of tensors that carry nothing.
+    """
+
+    describe: Callable[[HfConfig], DecoderSpec]
+    weights: tuple[WeightRule, ...]
+    defaults: Mapping[str, object]
+    ignored: tuple[str, ...] = ROTARY_BUFFERS

@@ -1,0 +1,106 @@
+"""Which module describes an architecture. A family's module is imported when a config names it, not before."""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from palladio.model.base.config_keys import shown
+from palladio.model.base.errors import ConfigError
+from palladio.model.config.family import Family
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "Cohere2ForCausalLM": "palladio.model.families.cohere",
+        "CohereForCausalLM": "palladio.model.families.cohere",
+        "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
+        "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
+        "Gemma2ForCausalLM": "palladio.model.families.gemma2",
+        "Gemma3ForCausalLM": "palladio.model.families.gemma3",
+        "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
+        "Glm4ForCausalLM": "palladio.model.families.glm4",
+        "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
+        "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
+        "GptOssForCausalLM": "palladio.model.families.gpt_oss",
+        "GraniteForCausalLM": "palladio.model.families.granite",
+        "GraniteMoeForCausalLM": "palladio.model.families.granite",
+        "InternLM2ForCausalLM": "palladio.model.families.internlm",
+        "InternLM3ForCausalLM": "palladio.model.families.internlm",
+        "LlamaForCausalLM": "palladio.model.families.llama",
+        "MiniMaxM2ForCausalLM": "palladio.model.families.minimax",
+        "Ministral3ForCausalLM": "palladio.model.families.ministral",
+        "MinistralForCausalLM": "palladio.model.families.ministral",
+        "Mistral3ForConditionalGeneration": "palladio.model.families.ministral",
+        "MistralForCausalLM": "palladio.model.families.mistral",
+        "MixtralForCausalLM": "palladio.model.families.mistral",
+        "NemotronForCausalLM": "palladio.model.families.nemotron",
+        "Olmo2ForCausalLM": "palladio.model.families.olmo",
+        "Olmo3ForCausalLM": "palladio.model.families.olmo",
+        "Phi3ForCausalLM": "palladio.model.families.phi3",
+        "Qwen2ForCausalLM": "palladio.model.families.qwen",
+        "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "Qwen2VLForConditionalGeneration": "palladio.model.families.qwen",
+        "Qwen2_5_VLForConditionalGeneration": "palladio.model.families.qwen",
+        "Qwen3ForCausalLM": "palladio.model.families.qwen",
+        "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
+        "Qwen3NextForCausalLM": "palladio.model.families.qwen3_next",
+        "Qwen3_5ForCausalLM": "palladio.model.families.qwen3_5",
+        "Qwen3_5ForConditionalGeneration": "palladio.model.families.qwen3_5",
+        "Qwen3_5MoeForCausalLM": "palladio.model.families.qwen3_5",
+        "Qwen3_5MoeForConditionalGeneration": "palladio.model.families.qwen3_5",
+        "Qwen3VLForConditionalGeneration": "palladio.model.families.qwen",
+        "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
+        "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
+    }
+)
+
+_TEXT_MODELS = {  # bases that transformers names otherwise, for the plain name is of the model that takes images
+    "Gemma3TextModel": "Gemma3ForCausalLM",
+    "Qwen2VLTextModel": "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLTextModel": "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLTextModel": "Qwen3VLForConditionalGeneration",
+    "Qwen3_5TextModel": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM",
+}
+BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
+    {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
+    | _TEXT_MODELS
+)
+
+_ENDING = "ForSequenceClassification"
+CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
+    {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
+    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM"}
+)
+
+
+_REASONS: Mapping[str, str] = MappingProxyType(  # why not, and what to take instead: of those that people ask for
+    {
+        "BaiChuanForCausalLM": "converted to Llama's format it is served as LlamaForCausalLM",
+        "BaichuanForCausalLM": "Baichuan 2 normalizes its head, and 13B has ALiBi; the 7B model converted to Llama's "
+        "format, head included, is served as LlamaForCausalLM",
+        "ChatGLMModel": "give GLM-4-0414 or a later GLM",
+        "DeepseekV32ForCausalLM": "it has sparse attention; DeepSeek-V3.1 is supported",
+        "QWenLMHeadModel": "it is Qwen 1; Qwen1.5 and later are supported",
+        **dict.fromkeys(
+            ("BertModel", "RobertaModel", "XLMRobertaModel", "BertForSequenceClassification"),
+            "encoders are not served; for embeddings and scores there are Qwen3-Embedding and Qwen3-Reranker",
+        ),
+    }
+)
+
+
+def find_family(architecture: str) -> Family:
+    """The family of an architecture as config.json names it.
+
+    Raises:
+        ConfigError: not supported; the message lists those that are.
+    """
+    name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
+    if name not in ARCHITECTURES:
+        reason = f" ({_REASONS[name]})" if name in _REASONS else ""
+        raise ConfigError(
+            f"architectures: {shown(architecture)} is not supported{reason}; supported: "
+            f"{', '.join(sorted(ARCHITECTURES))}"
+        )
+    families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[name]).FAMILIES
+    return families[name]

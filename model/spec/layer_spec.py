@@ -1,0 +1,298 @@
+"""What each layer of a decoder computes, as plain values: a model is a tuple of these. Sizes are ModelConfig's.
+
+Equal layers have equal specs, so nothing in a spec is of one layer alone (its number, say): layers of one spec are
+traced and lowered once.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+from palladio.model.spec.delta_config import DeltaConfig
+from palladio.model.spec.experts_config import ExpertsConfig
+from palladio.model.spec.latent_config import LatentConfig
+from palladio.model.spec.rope_config import RopeConfig
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
+"""gelu_tanh is the approximation by tanh, quick_gelu that by a sigmoid; relu2 the square of what is above 0."""
+
+NormScaling = Literal["rounded", "float32", "plus_one"]
+
+NormPlacement = Literal["pre", "post", "sandwich", "parallel"]
+"""Of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both (sandwich),
+or one norm whose result both attention and MLP take in (parallel)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormSpec:
+    """A norm over the last dimension; mean and mean of squares are in float32.
+
+    Attributes:
+        eps: added to the mean of squares.
+        kind: rms: x / rms(x); layer: the mean is subtracted first.
+        scaling: rounded: the normalized x is rounded to the dtype of activations, then multiplied by the scale;
+            float32: multiplied, then rounded; plus_one: the same with 1 + scale.
+        bias: one is added after the scale.
+    """
+
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    scaling: NormScaling = "rounded"
+    bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QKNormSpec:
+    """The norm of queries and of keys, before they are rotated.
+
+    Attributes:
+        norm: what it computes.
+        form: head: each head by itself, all with one scale [H]; own_scales: each head by itself, with a scale of its
+            own ([N, H] of queries, [K, H] of keys); all_heads: one mean over all heads, scales [N·H] and [K·H].
+    """
+
+    norm: NormSpec
+    form: Literal["head", "own_scales", "all_heads"] = "head"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryGrowth:
+    """Queries grow with their position: by 1 + rate · log(1 + ⌊position / length⌋).
+
+    Attributes:
+        rate: of growth. length: tokens of the context before it was made longer.
+    """
+
+    rate: float
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """Grouped-query attention.
+
+    Attributes:
+        rope: rotary embedding of queries and keys; None: they are not rotated.
+        scale: factor on scores.
+        window: how many keys a query sees, its own included; None: all before it.
+        soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
+        has_sinks: each query head has one more score, which is learned: a share of the softmax goes to no key.
+        qk_norm: norm of queries and keys; None: there is none.
+        query_growth: factor on queries once they are rotated; None: there is none.
+        qkv_bias: of the three projections.
+        output_bias: of the projection back.
+        has_cache_scales: a float8 cache divides keys by one number, and values by another, as the checkpoint says.
+        has_gate: the projection of queries makes as many numbers more, whose sigmoids the results are multiplied with.
+    """
+
+    rope: RopeConfig | None
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    has_sinks: bool = False
+    qk_norm: QKNormSpec | None = None
+    query_growth: QueryGrowth | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    has_cache_scales: bool = False
+    has_gate: bool = False
+
+    def for_context(self, length: int) -> "AttentionSpec":
+        """As it serves sequences of up to so many tokens: a window that none of them fills is none."""
+        window = self.window if (self.window or length) < length else None
+        return dataclasses.replace(self, rope=self.rope and self.rope.for_context(length), window=window)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatentSpec:
+    """Latent attention (MLA); ModelConfig.latent has its sizes.
+
+    Attributes:
+        rope: rotary embedding of the rotated part of queries and keys.
+        scale: factor on scores.
+        norm: of latents, and of what is between the two projections of queries.
+        bias: of the projections down, and of the one back.
+    """
+
+    rope: RopeConfig
+    scale: float
+    norm: NormSpec
+    bias: bool = False
+
+    @property
+    def window(self) -> None:
+        """A query sees all keys before it."""
+        return None
+
+    def for_context(self, length: int) -> "LatentSpec":
+        """As it serves sequences of up to so many tokens."""
+        return dataclasses.replace(self, rope=self.rope.for_context(length))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaSpec:
+    """A gated delta rule in place of attention: it keeps a state of fixed size; ModelConfig.delta has its sizes.
+
+    Attributes:
+        norm: of each head's results, before they are gated.
+    """
+
+    norm: NormSpec
+
+    @property
+    def rope(self) -> None:
+        """Nothing is rotated."""
+        return None
+
+    @property
+    def window(self) -> None:
+        """Nothing is left out of the state."""
+        return None
+
+    def for_context(self, length: int) -> "DeltaSpec":
+        """As it serves sequences of up to so many tokens."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseSpec:
+    """An MLP that every token goes through.
+
+    Attributes:
+        activation: of the gate, or, without one, between the two projections.
+        is_gated: down(activation(gate(x)) · up(x)); else down(activation(up(x))).
+        bias: of all its projections.
+    """
+
+    activation: Activation = "silu"
+    is_gated: bool = True
+    bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterGroups:
+    """Experts in groups of equal size, of which a token goes to the experts of the best.
+
+    Attributes:
+        number: of groups. kept: of a token, those whose experts may be chosen.
+        score: of a group: its best expert (best), or the sum of its two best (best_two).
+    """
+
+    number: int
+    kept: int
+    score: Literal["best", "best_two"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RouterSpec:
+    """How a token's experts are chosen: those with the largest scores, which are their weights as well.
+
+    Attributes:
+        renormalize: the weights of a token's experts are divided by their sum.
+        score: softmax: shares of all experts; sigmoid: of each by itself.
+        bias: one of each expert is added: to the logits; or only to the scores by which experts are chosen (choice),
+            not to the weights; None: there is none.
+        groups: they are chosen from the best groups alone; None: from all.
+        scale: factor on the weights, at last.
+    """
+
+    renormalize: bool
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    bias: Literal["logits", "choice"] | None = None
+    groups: RouterGroups | None = None
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClampedGate:
+    """The gate of an expert: gate · sigmoid(sharpness · gate) · (up + 1).
+
+    Attributes:
+        sharpness: see there.
+        limit: of the gate from above, and of up on both sides.
+    """
+
+    sharpness: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseSpec:
+    """A mixture of experts; ModelConfig.experts has its sizes.
+
+    Attributes:
+        router: which experts a token goes to.
+        activation: of each expert's gate.
+        bias: of all projections of experts.
+        shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or as it is
+            (plain); None: there is none.
+    """
+
+    router: RouterSpec
+    activation: Activation | ClampedGate = "silu"
+    bias: bool = False
+    shared_expert: Literal["gated", "plain"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One layer of the decoder.
+
+    Attributes:
+        attention: how tokens see each other.
+        mlp: what each token goes through.
+        norm: every norm of hidden states in this layer.
+        norm_placement: where they are.
+        residual_scale: factor on what attention and MLP add to the hidden states.
+    """
+
+    attention: AttentionSpec | LatentSpec | DeltaSpec
+    mlp: DenseSpec | SparseSpec
+    norm: NormSpec
+    norm_placement: NormPlacement = "pre"
+    residual_scale: float = 1.0
+
+    @property
+    def keeps_state(self) -> bool:
+        """What it keeps of tokens is a state of fixed size, not pages."""
+        return isinstance(self.attention, DeltaSpec)
+
+    def with_attention(self, **fields: Any) -> "LayerSpec":
+        """The same with other values in fields of its attention."""
+        return dataclasses.replace(self, attention=dataclasses.replace(self.attention, **fields))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderSpec:
+    """A decoder as its family describes it.
+
+    Attributes:
+        layers: from the embedding up.
+        norm: the last one, before the head.
+        experts: sizes of the layers with a mixture of experts; None: no layer has one.
+        latent: sizes of latent attention, which all layers have, or none (None).
+        delta: sizes of layers with a gated delta rule; None: no layer has one.
+        embedding_scale: factor on embeddings, rounded to the dtype of activations.
+        logits_scale: factor on logits.
+        logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
+        overflows_float16: activations of published models exceed the range of float16.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec
+    experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
+    delta: DeltaConfig | None = None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_soft_cap: float | None = None
+    overflows_float16: bool = False
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state of fixed size: it cannot be taken back to an earlier token."""
+        return any(layer.keeps_state for layer in self.layers)
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """The rotary embeddings of all layers, each once."""
+        return tuple(dict.fromkeys(rope for layer in self.layers if (rope := layer.attention.rope) is not None))
