@@ -46,8 +46,8 @@ from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.quantization_flag import MADE
 from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.plan.engine_plan import memory_needs

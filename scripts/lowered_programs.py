@@ -24,8 +24,8 @@ from palladio.model.cache.forward_batch import ForwardBatch
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import LogitsHead, flatten_model, unflatten_model
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.loading.tensor_layout import TensorLayout
 from tests import tiny_families
 from tests.tiny_model import tiny_config
 

@@ -105,7 +105,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/text/tokenizers/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and have no name",
 }
 GETATTR = {  # file:function → whose type it asks
-    "model/loading/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
+    "model/loading/layout/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
     "runtime/front/requests/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",

@@ -73,7 +73,7 @@ Transform = Literal[
     "delta_heads",
     "delta_output",
 ]
-"""How a file's tensor becomes (a part of) a parameter; model/loading/weight_transforms.py says what each does."""
+"""How a file's tensor becomes (a part of) a parameter; model/loading/layout/weight_transforms.py has them."""
 
 ExpertStorage = Literal["split", "stacked"]
 """Experts are stored each by itself (split), or all of a layer as one tensor (stacked)."""

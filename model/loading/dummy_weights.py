@@ -8,9 +8,9 @@ from jax.sharding import Mesh
 
 from palladio.model.base.module import Initializer
 from palladio.model.base.sharding import ShardingRules
-from palladio.model.loading.parameters import Parameters, Slot, at_rest, known_form, scale_form
-from palladio.model.loading.relayout import relayout, stored_shape
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.parameters import Parameters, Slot, at_rest, known_form, scale_form
+from palladio.model.loading.layout.relayout import relayout, stored_shape
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 
 _Make = Callable[[jax.Array], tuple[jax.Array, ...]]
 

@@ -15,8 +15,8 @@ from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.functional import num_bytes
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.gguf.gguf_model import projectors_beside
-from palladio.model.loading.checkpoint import Checkpoint
-from palladio.model.loading.parameters import Slot
+from palladio.model.loading.layout.parameters import Slot
+from palladio.model.loading.readers.checkpoint import Checkpoint
 from palladio.model.loading.stored_matrices import stored_tensors
 
 OTHER_PARTS: Final = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")

@@ -29,12 +29,19 @@ from palladio.model.base.sharding import ShardingRules, make_mesh
 from palladio.model.config.config import DTYPES, DType, ModelConfig
 from palladio.model.files.folder_files import check_file, find_files
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
-from palladio.model.loading.file_sums import check_sum, size_and_crc
-from palladio.model.loading.nibbles import is_packed, pack, packed_shape, unpack
-from palladio.model.loading.parameters import Parameters, as_known, known_dtype, known_form, rest_form, scale_form
-from palladio.model.loading.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.layout.nibbles import is_packed, pack, packed_shape, unpack
+from palladio.model.loading.layout.parameters import (
+    Parameters,
+    as_known,
+    known_dtype,
+    known_form,
+    rest_form,
+    scale_form,
+)
+from palladio.model.loading.layout.relayout import LogicalAxes, relayout, stored_shape
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.readers.file_sums import check_sum, size_and_crc
 from palladio.model.loading.stored_weights import stored_arrays
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.rest_form import RestForm
 from palladio.model.weights.scaled import ScaleForm

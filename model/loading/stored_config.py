@@ -17,13 +17,13 @@ from palladio.model.config.quantization_flag import MADE, QuantizationFlag
 from palladio.model.config.registry import find_family
 from palladio.model.config.weight_rules import WeightRule
 from palladio.model.formats.stored_format import StoredMatrix
-from palladio.model.loading.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
-from palladio.model.loading.checkpoint import Checkpoint, has_weights
+from palladio.model.loading.layout.weight_transforms import rows_of_parts
 from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
-from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.readers.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
+from palladio.model.loading.readers.checkpoint import Checkpoint, has_weights
+from palladio.model.loading.readers.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix
 from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
-from palladio.model.loading.weight_transforms import rows_of_parts
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]

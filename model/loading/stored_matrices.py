@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from palladio.model.base.errors import CheckpointError
 from palladio.model.formats.fp8 import FLOAT8
 from palladio.model.formats.stored_format import StoredFormat, StoredMatrix, Tensor, module_of
-from palladio.model.loading.checkpoint import Checkpoint
-from palladio.model.loading.parameters import Slot
-from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
+from palladio.model.loading.layout.parameters import Slot
+from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.safetensors_file import FLOATS, StoredTensor
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 from palladio.model.weights.scaled import Scaled

@@ -24,12 +24,15 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.config.registry import find_family
 from palladio.model.config.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
 from palladio.model.formats.stored_format import StoredMatrix
-from palladio.model.loading.cache_scales import with_plain_names, without_scales
-from palladio.model.loading.checkpoint import Checkpoint
-from palladio.model.loading.coverage import covers
+from palladio.model.loading.layout.coverage import covers
+from palladio.model.loading.layout.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_part import Part
+from palladio.model.loading.layout.weight_transforms import part_of, rows_of_parts
 from palladio.model.loading.load_log import OTHER_PARTS, draft_layers, log_load
-from palladio.model.loading.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
-from palladio.model.loading.safetensors_file import Array, StoredTensor
+from palladio.model.loading.readers.cache_scales import with_plain_names, without_scales
+from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
 from palladio.model.loading.stored_matrices import (
     check_kind,
     expect_plain,
@@ -39,9 +42,6 @@ from palladio.model.loading.stored_matrices import (
     stored_tensors,
     zero_biases,
 )
-from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.tensor_part import Part
-from palladio.model.loading.weight_transforms import part_of, rows_of_parts
 from palladio.model.weights.scaled import Scaled
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_bytes
-from palladio.model.loading.checkpoint import has_weights, weight_files
+from palladio.model.loading.readers.checkpoint import has_weights, weight_files
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.version import __version__
 

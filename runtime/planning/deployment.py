@@ -15,8 +15,8 @@ from palladio.model.base.sharding import make_abstract_mesh
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model, unflatten_model
 from palladio.model.layers.moe import SparseMLP
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target

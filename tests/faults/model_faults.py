@@ -12,7 +12,7 @@ _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 PARTS = (_SCHEDULING + "state/test_prompt_parts.py", _CORE + "test_input_embeds.py")
 LOADER = (
     "tests/model/loading/test_weights.py",
-    "tests/model/loading/test_coverage.py",
+    "tests/model/loading/layout/test_coverage.py",
     "tests/model/test_against_transformers.py",
 )
 EXPERTS = ("tests/model/layers/test_experts.py", "tests/model/test_against_transformers.py")
@@ -21,7 +21,7 @@ _MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduli
 FORMATS = ("tests/model/loading/test_formats.py",)
 _LOADING = "model/loading/"
 _PLAN, _TRANSFORMS, _FILE = (
-    _LOADING + name for name in ("stored_weights.py", "weight_transforms.py", "safetensors_file.py")
+    _LOADING + name for name in ("stored_weights.py", "layout/weight_transforms.py", "readers/safetensors_file.py")
 )
 
 DELTA, STATES = ("tests/pallas_kernels/test_gated_delta.py",), (_CORE + "test_states.py",)

@@ -4,7 +4,7 @@ from tests.faults.fault import Fault
 
 FORMATS = ("tests/model/loading/test_formats.py",)
 GGUF = ("tests/model/loading/test_gguf.py",)
-CACHE = ("tests/model/loading/test_cache_scales.py",)
+CACHE = ("tests/model/loading/readers/test_cache_scales.py",)
 _DAMAGED = ("tests/model/loading/test_damaged_formats.py",)
 _NARROW = ("tests/model/weights/test_narrow.py",)
 WEIGHT_FAULTS: tuple[Fault, ...] = (
@@ -139,7 +139,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "model/weights/kinds.py",
         "self.group is None and (self.has_zeros or self.activation_bits == 8)",
         "self.group is None and self.has_zeros",
-        ("tests/model/loading/test_tensor_layout.py",),
+        ("tests/model/loading/layout/test_tensor_layout.py",),
     ),
     Fault(
         "groups of any size that gives as many are taken",
@@ -220,14 +220,14 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "products of blocks leave rows as they are",
-        "model/loading/parameters.py",
+        "model/loading/layout/parameters.py",
         "why = None if kind.activation_bits == 16 else _refusal",
         'why = None if kind.activation_bits == 16 else "" if groups else _refusal',
         ("tests/model/weights/test_float8_blocks.py",),
     ),
     Fault(
         "rows are rounded where devices cut a group",
-        "model/loading/parameters.py",
+        "model/loading/layout/parameters.py",
         "return None if groups[0] == groups[1] else",
         "return None if True else",
         ("tests/model/weights/test_float8_blocks.py",),
@@ -269,7 +269,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "pairs of 4-bit numbers change places in a converted checkpoint",
-        "model/loading/nibbles.py",
+        "model/loading/layout/nibbles.py",
         "jnp.stack([pairs & 15, pairs >> 4], axis=-1)",
         "jnp.stack([pairs >> 4, pairs & 15], axis=-1)",
         GGUF,

@@ -18,9 +18,9 @@ from palladio.model.cache.kv_cache import CacheLayout, fitting_page_size
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
 from palladio.model.functional import ModelStructure, flatten_model
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens

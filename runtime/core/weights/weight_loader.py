@@ -10,8 +10,8 @@ from palladio.model.config.config_overrides import overrides_of
 from palladio.model.config.quantization_config import FILES_BESIDE
 from palladio.model.files.folder_files import check_is_whole
 from palladio.model.functional import flatten_model
-from palladio.model.loading.checkpoint import INDEX_NAME, weight_files
 from palladio.model.loading.load_model import load_model
+from palladio.model.loading.readers.checkpoint import INDEX_NAME, weight_files
 from palladio.model.loading.stored_config import LoadFormat, agree_with_weights
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import DeviceMemory

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from palladio.model.base.errors import ConfigError
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.layers.rope import attention_factor, inverse_frequencies
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from tests.tiny_model import FAMILIES, tiny_config
 
 SIZES = (

@@ -23,10 +23,10 @@ from palladio.model.config.family import Family
 from palladio.model.config.registry import ARCHITECTURES, find_family
 from palladio.model.layers.norm import Norm, key_norm, query_norm
 from palladio.model.layers.rope import Rotations, inverse_frequencies
+from palladio.model.loading.layout.parameters import Parameters
+from palladio.model.loading.layout.relayout import relayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import load_model
-from palladio.model.loading.parameters import Parameters
-from palladio.model.loading.relayout import relayout
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.spec.layer_spec import NormSpec, QKNormSpec
 from palladio.model.spec.rope_config import RopeConfig
 from tests import tiny_families

@@ -14,11 +14,11 @@ from palladio.model.cache.kv_cache import CacheGroups
 from palladio.model.config.config import ModelConfig
 from palladio.model.layers.moe import choose_experts
 from palladio.model.layers.rope import attention_factor
+from palladio.model.loading.layout.parameters import Parameters
+from palladio.model.loading.layout.relayout import relayout, stored_shape
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.layout.weight_transforms import part_of
 from palladio.model.loading.load_model import weight_bytes
-from palladio.model.loading.parameters import Parameters
-from palladio.model.loading.relayout import relayout, stored_shape
-from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.weight_transforms import part_of
 from palladio.model.spec.layer_spec import ClampedGate, RouterSpec, SparseSpec
 from tests.model import quantized_checkpoints as stored
 from tests.model.driver import load, numbers

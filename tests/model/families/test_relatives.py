@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from palladio.model.base.errors import ConfigError
 from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig
-from palladio.model.loading.parameters import Parameters
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.parameters import Parameters
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, load, numbers
 from tests.model.make_goldens import prompts

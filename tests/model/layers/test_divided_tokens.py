@@ -10,7 +10,7 @@ import pytest
 from palladio.model.base.sharding import make_mesh
 from palladio.model.layers import divided_tokens
 from palladio.model.layers.divided_tokens import LEAST_TOKENS, DividedTokens
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.many_devices import call_with_devices

@@ -21,7 +21,7 @@ from palladio.model.layers.expert_rows import (
     take_rows,
 )
 from palladio.model.layers.moe import SparseMLP
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.expert_routing import can_sum_experts
 from palladio.pallas_kernels.target import Target

@@ -15,11 +15,11 @@ from palladio.model.base.sharding import make_abstract_mesh, make_mesh
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.cache.latent_cache import LatentCacheSpec
 from palladio.model.config.config import ModelConfig
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.spec.layer_spec import LatentSpec
 from palladio.runtime.execution.state.device_state import bytes_per_device
 from tests.model.driver import Driver, load
-from tests.model.loading.test_tensor_layout import check_meshes
+from tests.model.loading.layout.test_tensor_layout import check_meshes
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights
 
 # As DeepSeek publishes them; V3.1 and R1 are the same.

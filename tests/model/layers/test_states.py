@@ -12,7 +12,7 @@ from palladio.model.base.sharding import make_abstract_mesh, make_mesh
 from palladio.model.cache.kv_cache import CacheLayout, Place
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import num_bytes
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.spec.layer_spec import AttentionSpec, DeltaSpec
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, plan_memory
 from tests.model.driver import Driver, load

@@ -13,7 +13,7 @@ from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.config.config import ModelConfig
 from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import GgufFile
-from palladio.model.loading.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint
+from palladio.model.loading.readers.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint
 from tests.model.gguf_files import metadata_of, write_gguf
 from tests.tiny_model import tiny_config
 
@@ -86,7 +86,7 @@ def test_tensors_of_all_files_together(tmp_path: Path, monkeypatch: pytest.Monke
     for number in range(3):
         tensors = {f"{number}.{each}": np.zeros(1, np.float32) for each in range(2)}
         save_file(tensors, tmp_path / f"{number}.safetensors")
-    monkeypatch.setattr("palladio.model.loading.checkpoint.MAX_TENSORS", 4)
+    monkeypatch.setattr("palladio.model.loading.readers.checkpoint.MAX_TENSORS", 4)
     with pytest.raises(CheckpointError, match="more than 4 tensors, 6 up to"):
         Checkpoint(tmp_path)
 

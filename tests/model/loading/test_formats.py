@@ -16,8 +16,8 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.quantization_config import FILES_BESIDE
 from palladio.model.functional import num_bytes
 from palladio.model.loading import orbax_weights
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import num_parameters, weight_bytes
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weights.kinds import WeightKind
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored

@@ -19,9 +19,9 @@ from palladio.model.formats.gguf_blocks import BLOCK_TYPES
 from palladio.model.functional import flatten_model, num_bytes
 from palladio.model.gguf.gguf_file import BLOCKS, TYPE_NAMES
 from palladio.model.loading import orbax_weights
-from palladio.model.loading.checkpoint import Checkpoint
 from palladio.model.loading.load_model import weight_bytes
-from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.safetensors_file import StoredTensor
 from palladio.model.loading.stored_matrices import find_matrix, read_matrix
 from tests.model.driver import Driver, load, numbers
 from tests.model.gguf_files import SIZES, as_gguf, drawn_blocks, metadata_of, widened, write_gguf

@@ -9,7 +9,8 @@ import pytest
 from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
-from palladio.model.loading import load_model, orbax_weights, parameters
+from palladio.model.loading import load_model, orbax_weights
+from palladio.model.loading.layout import parameters
 from palladio.runtime.execution.compiled.program_set import _abstract
 from tests.model.driver import load
 from tests.model.families.test_gpt_oss import PUBLISHED

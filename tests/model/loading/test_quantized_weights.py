@@ -17,10 +17,10 @@ from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.loading import orbax_weights
+from palladio.model.loading.layout.parameters import Parameters
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import weight_bytes
-from palladio.model.loading.parameters import Parameters
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.model.weights.kinds import WeightKinds
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, load, numbers

@@ -11,8 +11,8 @@ import pytest
 
 from palladio.model.base.sharding import make_mesh
 from palladio.model.loading import orbax_weights
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
-from palladio.model.loading.tensor_layout import TensorLayout
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.many_devices import call_with_devices

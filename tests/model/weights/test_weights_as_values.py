@@ -9,7 +9,7 @@ import pytest
 
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import make_mesh
-from palladio.model.loading.parameters import at_rest
+from palladio.model.loading.layout.parameters import at_rest
 from palladio.model.weights.file_matrix import FileMatrix
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from palladio.model.weights.scaled import Scaled

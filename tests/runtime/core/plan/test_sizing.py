@@ -12,7 +12,7 @@ from palladio.model.base.sharding import make_abstract_mesh
 from palladio.model.cache.kv_cache import fitting_page_size
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import override
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.engine_plan import device_shape
 from palladio.runtime.core.plan.sizing import Dtypes, EngineLimits, PlatformDefaults, compile_mode

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from palladio.model.loading.safetensors_file import SafetensorsFile
+from palladio.model.loading.readers.safetensors_file import SafetensorsFile
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.offline.offline_engine import Engine

@@ -9,8 +9,8 @@ from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_file, find_files
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.loading.gguf_tensors import GgufTensors
-from palladio.model.loading.safetensors_file import Array, SafetensorsFile, StoredTensor
+from palladio.model.loading.readers.gguf_tensors import GgufTensors
+from palladio.model.loading.readers.safetensors_file import Array, SafetensorsFile, StoredTensor
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

@@ -14,8 +14,8 @@ from jax.typing import DTypeLike
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import ShardingRules
 from palladio.model.decoder import CausalLM
-from palladio.model.loading.relayout import LogicalAxes
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.relayout import LogicalAxes
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.narrow import Narrow, lies_narrow
 from palladio.model.weights.rest_form import RestForm

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig, read_model_dir
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from tests import tiny_families
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, greedy, load

@@ -1,8 +1,8 @@
 """Transforms of layers with a gated delta rule: which heads of a file's tensor go where."""
 
 from palladio.model.config.weight_rules import Transform
-from palladio.model.loading.tensor_layout import HeadPlace, TensorLayout
-from palladio.model.loading.tensor_part import Box, Part
+from palladio.model.loading.layout.tensor_layout import HeadPlace, TensorLayout
+from palladio.model.loading.layout.tensor_part import Box, Part
 
 
 def delta_part(transform: Transform, shape: tuple[int, ...], layout: TensorLayout) -> Part:

@@ -2,9 +2,9 @@
 
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.weight_rules import Transform
-from palladio.model.loading.delta_transforms import delta_part
-from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.tensor_part import Box, Part
+from palladio.model.loading.layout.delta_transforms import delta_part
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_part import Box, Part
 from palladio.model.spec.experts_config import ExpertsConfig
 from palladio.model.spec.latent_config import LatentConfig
 

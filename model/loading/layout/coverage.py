@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palladio.model.loading.relayout import LogicalAxes
-from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.tensor_part import Box
+from palladio.model.loading.layout.relayout import LogicalAxes
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_part import Box
 
 _Span = tuple[int, int]  # first, and last but one
 

@@ -18,12 +18,12 @@ from palladio.model.config.family import Family
 from palladio.model.config.registry import ARCHITECTURES, find_family
 from palladio.model.config.weight_rules import WeightRule
 from palladio.model.loading import stored_weights
-from palladio.model.loading.coverage import covers
-from palladio.model.loading.parameters import Parameters
-from palladio.model.loading.safetensors_file import StoredTensor
+from palladio.model.loading.layout.coverage import covers
+from palladio.model.loading.layout.parameters import Parameters
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_part import Box
+from palladio.model.loading.readers.safetensors_file import StoredTensor
 from palladio.model.loading.stored_weights import _plan, rule_places, stored_arrays
-from palladio.model.loading.tensor_layout import TensorLayout
-from palladio.model.loading.tensor_part import Box
 from tests import tiny_families, tiny_relatives
 from tests.tiny_model import FAMILIES, make_checkpoint, tiny_config, weight_shapes
 

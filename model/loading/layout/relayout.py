@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.config.config import ModelConfig
-from palladio.model.loading.tensor_layout import TensorLayout
+from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.spec.delta_config import DeltaConfig
 from palladio.model.weights.scaled import ScaleForm
 

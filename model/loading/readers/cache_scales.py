@@ -11,8 +11,8 @@ import numpy as np
 
 from palladio.model.base.errors import CheckpointError
 from palladio.model.config.config import ModelConfig
-from palladio.model.loading.checkpoint import Checkpoint
-from palladio.model.loading.safetensors_file import FLOATS, StoredTensor
+from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.safetensors_file import FLOATS, StoredTensor
 from palladio.model.spec.layer_spec import AttentionSpec, LayerSpec
 
 _NAME = re.compile(r"(.*\.self_attn)\.(?:attn\.)?(?:([qkv])_proj\.)?(q|k|v|kv|output|prob|prob_output)_scale")

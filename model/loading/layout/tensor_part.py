@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from palladio.model.loading.safetensors_file import Array
+from palladio.model.loading.readers.safetensors_file import Array
 from palladio.model.weights.scaled import ScaleForm
 
 

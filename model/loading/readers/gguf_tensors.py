@@ -7,7 +7,7 @@ from palladio.model.gguf.gguf_config import config_of_gguf
 from palladio.model.gguf.gguf_file import GgufTensor
 from palladio.model.gguf.gguf_model import GgufModel
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS, checkpoint_name, is_stacked
-from palladio.model.loading.safetensors_file import Array, StoredTensor
+from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
 
 
 class GgufTensors:
