@@ -32,10 +32,10 @@ from report import quartiles
 
 from palladio.default_model import default_model_path
 from palladio.http.app import create_app
-from palladio.http.observability import sampler
-from palladio.http.observability.history import SECONDS, History
-from palladio.http.observability.sampler import Sampler
-from palladio.http.observability.series import describe_history
+from palladio.http.observability.dashboard import sampler
+from palladio.http.observability.dashboard.history import SECONDS, History
+from palladio.http.observability.dashboard.sampler import Sampler
+from palladio.http.observability.dashboard.series import describe_history
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig

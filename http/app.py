@@ -17,9 +17,9 @@ from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
 from palladio.http.middleware import Admission, BodyLimit, CountRequests, RequestMiddleware
+from palladio.http.observability.dashboard.sampler import Sampler
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.sampler import Sampler
-from palladio.http.observability.spans import Spans
+from palladio.http.observability.records.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router
 from palladio.http.pages.routes_pages import page_paths, pages_router
 from palladio.http.prompts.chat_messages import TextEncoder

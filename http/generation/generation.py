@@ -14,7 +14,7 @@ from starlette.types import Receive
 from palladio.http.generation.context import Context
 from palladio.http.generation.params import request_options
 from palladio.http.generation.sample_limits import check_samples, stop_patterns
-from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, until_disconnect

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from palladio.http.observability.explanation import describe_timings, timing_fields
+from palladio.http.observability.explain.explanation import describe_timings, timing_fields
+from palladio.http.observability.explain.timeline_fields import TimelineBudget
 from palladio.http.observability.profile_folder import ProfileFolder
-from palladio.http.observability.recent_errors import RecentErrors
-from palladio.http.observability.request_log import RequestLog
-from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
-from palladio.http.observability.spans import Spans
-from palladio.http.observability.timeline_fields import TimelineBudget
+from palladio.http.observability.records.recent_errors import RecentErrors
+from palladio.http.observability.records.request_log import RequestLog
+from palladio.http.observability.records.request_record import FrontMetrics, Origin, RequestRecord
+from palladio.http.observability.records.spans import Spans
 from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest

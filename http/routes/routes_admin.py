@@ -13,7 +13,7 @@ from pydantic import Field
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import OutputStream
 from palladio.http.generation.whole import collect
-from palladio.http.observability.engine_stats import SharedCall
+from palladio.http.observability.metrics.engine_stats import SharedCall
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError

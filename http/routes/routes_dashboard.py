@@ -8,9 +8,14 @@ import orjson
 from fastapi import APIRouter, Query, Response
 
 from palladio.http.generation.context import Context
-from palladio.http.observability.overview import describe_engine, describe_pages, describe_server, describe_totals
-from palladio.http.observability.sampler import Sampler
-from palladio.http.observability.series import describe_history
+from palladio.http.observability.dashboard.overview import (
+    describe_engine,
+    describe_pages,
+    describe_server,
+    describe_totals,
+)
+from palladio.http.observability.dashboard.sampler import Sampler
+from palladio.http.observability.dashboard.series import describe_history
 from palladio.http.security.admin_access import check_operator_access
 from palladio.http.security.callers import Caller, CallerOf
 from palladio.version import __version__

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from palladio.http.generation.context import Context
-from palladio.http.observability.engine_stats import EngineStatsReader
+from palladio.http.observability.metrics.engine_stats import EngineStatsReader
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages.messages import EngineStats, RankStats

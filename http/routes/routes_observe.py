@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from palladio.http.generation.context import Context
-from palladio.http.observability.engine_stats import EngineStatsReader
-from palladio.http.observability.explanation import explain_record
-from palladio.http.observability.exposition import Snapshot, expose
+from palladio.http.observability.explain.explanation import explain_record
+from palladio.http.observability.metrics.engine_stats import EngineStatsReader
+from palladio.http.observability.metrics.exposition import Snapshot, expose
 from palladio.http.observability.protocol_profile import StartProfileRequest
-from palladio.http.observability.request_record import RequestRecord
+from palladio.http.observability.records.request_record import RequestRecord
 from palladio.http.security.admin_access import check_admin_access
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body

@@ -50,17 +50,17 @@ ROUTER_FAULTS = (
     ),
     Fault(
         "routers see the load of one rank",
-        "http/observability/router_metrics.py",
+        "http/observability/metrics/router_metrics.py",
         "one(lambda stats: stats.total.num_running)",
         "one(lambda stats: stats.ranks[0].num_running)",
-        ("tests/http/observability/test_metrics.py",),
+        ("tests/http/observability/metrics/test_metrics.py",),
     ),
     Fault(
         "a scheduler looks for adapters and finds none told",
-        "http/observability/router_metrics.py",
+        "http/observability/metrics/router_metrics.py",
         '{"max_lora": "0", ',
         '{"max_loras": "0", ',
-        ("tests/http/observability/test_scheduler_rules.py",),
+        ("tests/http/observability/metrics/test_scheduler_rules.py",),
     ),
     Fault(
         "a repeated id is served beside the first request",

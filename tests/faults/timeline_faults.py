@@ -58,7 +58,7 @@ TIMELINE_FAULTS = (
     ),
     Fault(
         "timelines of requests that have ended are kept without bound",
-        "http/observability/timeline_fields.py",
+        "http/observability/explain/timeline_fields.py",
         "if num_bytes <= self._max_bytes:",
         "if num_bytes >= 0:",
         _EXPLAINED,

@@ -20,7 +20,7 @@ from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from tests.http.conftest import running_server
-from tests.http.observability.test_deploy import queries, wanted
+from tests.http.observability.metrics.test_deploy import queries, wanted
 from tests.integration.serving import Server
 from tests.ui.browser import Chat
 from tests.ui.conftest import Actor

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from palladio import __version__
-from palladio.http.observability.engine_stats import SharedCall
+from palladio.http.observability.metrics.engine_stats import SharedCall
 from palladio.http.routes.routes_admin import FLUSH_POLL
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError

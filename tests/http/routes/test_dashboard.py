@@ -9,16 +9,16 @@ import httpx
 import jsonschema
 import pytest
 
-from palladio.http.observability import sampler as sampling
+from palladio.http.observability.dashboard import sampler as sampling
+from palladio.http.observability.dashboard.sampler import PageMaps, Sampler
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.sampler import PageMaps, Sampler
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve, wait_until
-from tests.http.observability.test_metrics import Scrape
+from tests.http.observability.metrics.test_metrics import Scrape
 
 pytestmark = pytest.mark.usefixtures("own_server")
 

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from palladio.http.observability.explanation import explain_record
+from palladio.http.observability.explain.explanation import explain_record
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.request_record import Origin, RequestRecord
+from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from palladio.http.generation.params import request_options
-from palladio.http.observability import timeline_fields
+from palladio.http.observability.explain import timeline_fields
+from palladio.http.observability.explain.timeline_fields import TimelineBudget
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.request_record import Origin
-from palladio.http.observability.timeline_fields import TimelineBudget
+from palladio.http.observability.records.request_record import Origin
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.wire.protocol import SamplingFields
 from palladio.runtime.interface.outputs.outputs import RequestOutput, RequestTimes, RequestTrace

@@ -4,7 +4,7 @@ import collections
 import weakref
 from typing import Any, Final
 
-from palladio.http.observability.request_record import RequestRecord
+from palladio.http.observability.records.request_record import RequestRecord
 from palladio.runtime.interface.outputs.timeline import MAX_BYTES, MAX_RECORDS, Timeline, TimelineRecord
 
 MAX_KEPT_BYTES: Final = 32 << 20  # of requests that have ended

@@ -6,10 +6,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.http.observability.engine_stats import STATS_TIMEOUT, SharedCall
-from palladio.http.observability.history import History
+from palladio.http.observability.dashboard.history import History
+from palladio.http.observability.dashboard.series import make_history, take_row
+from palladio.http.observability.metrics.engine_stats import STATS_TIMEOUT, SharedCall
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.series import make_history, take_row
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages.messages import EngineStats

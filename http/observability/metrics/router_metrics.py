@@ -3,7 +3,7 @@ data-parallel ranks together: schedulers take one sample a server."""
 
 import time
 
-from palladio.http.observability.metric import Metric, Samples, one
+from palladio.http.observability.metrics.metric import Metric, Samples, one
 from palladio.runtime.interface.messages.messages import EngineReady, EngineStats
 
 

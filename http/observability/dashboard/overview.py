@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from palladio.http.observability.request_record import FrontMetrics
-from palladio.http.observability.sampler import MapsAt
-from palladio.http.observability.series import describe_latencies
+from palladio.http.observability.dashboard.sampler import MapsAt
+from palladio.http.observability.dashboard.series import describe_latencies
+from palladio.http.observability.records.request_record import FrontMetrics
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, RankStats

@@ -2,7 +2,7 @@
 
 from typing import Any, Self
 
-from palladio.http.observability.request_record import RequestRecord, SampleRecord
+from palladio.http.observability.records.request_record import RequestRecord, SampleRecord
 from palladio.runtime.interface.errors import ConfigError
 
 _INSTALL = "--enable-trace needs the OpenTelemetry packages: run `pip install '.[otel]'` in Palladio's repository"

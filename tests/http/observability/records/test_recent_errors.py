@@ -2,8 +2,8 @@
 
 import asyncio
 
-from palladio.http.observability.recent_errors import MAX_MESSAGE, MAX_NOTES, RecentErrors
-from palladio.http.observability.request_record import Origin
+from palladio.http.observability.records.recent_errors import MAX_MESSAGE, MAX_NOTES, RecentErrors
+from palladio.http.observability.records.request_record import Origin
 from palladio.http.security.callers import ADMIN, Caller
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import EngineDeadError, InvalidRequestError

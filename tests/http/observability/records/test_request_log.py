@@ -15,14 +15,14 @@ import httpx
 import pytest
 
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.request_log import PARTIAL_TOKENS, RequestLog
-from palladio.http.observability.request_record import FrontMetrics, Origin, RequestRecord
+from palladio.http.observability.records.request_log import PARTIAL_TOKENS, RequestLog
+from palladio.http.observability.records.request_record import FrontMetrics, Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from tests.fake_engine import FakeEngine
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 COMPLETIONS = "/v1/completions"
 LONG = "word " * 100
 BODY = {"prompt": LONG, "max_tokens": 3, "temperature": 0.5, "ignore_eos": True, "rid": "r1"}

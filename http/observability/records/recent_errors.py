@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from palladio.http.observability.request_record import Origin
+from palladio.http.observability.records.request_record import Origin
 from palladio.http.security.callers import Caller
 from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error, route_path
 from palladio.runtime.interface.errors import PalladioError

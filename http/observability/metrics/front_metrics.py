@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from palladio.http.observability.metric import Metric, Samples, one
-from palladio.http.observability.request_record import FrontMetrics
+from palladio.http.observability.metrics.metric import Metric, Samples, one
+from palladio.http.observability.records.request_record import FrontMetrics
 from palladio.runtime.telemetry.logs import Histogram
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from palladio.http.observability.engine_stats import STATS_TIMEOUT, EngineStatsReader
+from palladio.http.observability.metrics.engine_stats import STATS_TIMEOUT, EngineStatsReader
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
 from palladio.runtime.interface.messages.compile_stats import CompileStats, ProgramReport

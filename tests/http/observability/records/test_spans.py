@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from palladio.http.app import create_app
 from palladio.http.observability.observer import Observer
-from palladio.http.observability.spans import Spans
+from palladio.http.observability.records.spans import Spans
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Any
 
-from palladio.http.observability.request_record import RequestRecord
+from palladio.http.observability.records.request_record import RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import SamplingParams

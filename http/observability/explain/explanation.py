@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from palladio.http.observability.request_record import RequestRecord, SampleRecord
-from palladio.http.observability.timeline_fields import timeline_fields
+from palladio.http.observability.explain.timeline_fields import timeline_fields
+from palladio.http.observability.records.request_record import RequestRecord, SampleRecord
 from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
 from palladio.runtime.interface.outputs.outputs import (
     DecodeSteps,

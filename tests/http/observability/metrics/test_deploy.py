@@ -19,7 +19,7 @@ from palladio.runtime.interface.messages.messages import EngineStats, RankStats
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[4] / "deploy"
 ALERTS = DEPLOY / "alerts.yaml"
 OF_PROMETHEUS = {"instance"}  # labels that it adds when it scrapes
 FUNCTIONS = {"sum", "max", "min", "by", "on", "rate", "increase", "absent", "histogram_quantile"}
