@@ -51,7 +51,7 @@ from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.settings.rules import require
-from palladio.http.storage.blob_bucket import open_bucket
+from palladio.http.storage.blobs.blob_bucket import open_bucket
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import install_error_handlers
 from palladio.http.wire.secret_url import SecretUrl

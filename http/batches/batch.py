@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from palladio.http.storage.database import Row
+from palladio.http.storage.records.database import Row
 
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")

@@ -7,8 +7,8 @@ its lines without results; should that other one live on, the first result of a 
 import dataclasses
 from collections.abc import Set
 
-from palladio.http.storage.database import Connection
-from palladio.http.storage.store import Store, insert_rows, left_by_others, transaction
+from palladio.http.storage.records.database import Connection
+from palladio.http.storage.records.store import Store, insert_rows, left_by_others, transaction
 
 RANGE = 64  # lines
 

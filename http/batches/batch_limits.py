@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Generator, Set
 
 from palladio.http.batches.line_runner import LineSlots
-from palladio.http.storage.news import News
+from palladio.http.storage.records.news import News
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Conten
 from palladio.http.generation.context import Context
 from palladio.http.generation.generation import Endpoint
 from palladio.http.security.callers import SERVER
-from palladio.http.storage.database import Database
+from palladio.http.storage.records.database import Database
 
 POLL = 5.0  # seconds between looks at what other servers have done, if no news come
 MAX_ERRORS = 100  # that a failed batch lists

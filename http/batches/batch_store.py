@@ -15,8 +15,8 @@ from palladio.http.batches.batch_claims import drop_ranges, finish_ranges, make_
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import StoredFile, find_file, hold_file, insert_file, release_file
 from palladio.http.security.callers import SERVER, Caller
-from palladio.http.storage.database import Connection, Database
-from palladio.http.storage.store import Store, find_row, insert_row, insert_rows, transaction
+from palladio.http.storage.records.database import Connection, Database
+from palladio.http.storage.records.store import Store, find_row, insert_row, insert_rows, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
 

@@ -16,9 +16,9 @@ from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.line_runner import LineSlots
 from palladio.http.files.file_store import FileStore
 from palladio.http.generation.context import Context
-from palladio.http.storage.disk_errors import is_of_disk
-from palladio.http.storage.news import News
-from palladio.http.storage.retries import Retries
+from palladio.http.storage.records.disk_errors import is_of_disk
+from palladio.http.storage.records.news import News
+from palladio.http.storage.records.retries import Retries
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import ConfigError
 

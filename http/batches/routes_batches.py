@@ -13,8 +13,8 @@ from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.endpoints import ENDPOINTS, find_endpoint
 from palladio.http.files.upload import check_expiry
 from palladio.http.security.callers import Caller, CallerOf
-from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_lists import new_id, page, position_after
+from palladio.http.storage.records.disk_errors import disk_errors
+from palladio.http.storage.records.object_lists import new_id, page, position_after
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.protocol import AtMost, WireModel
 from palladio.runtime.interface.errors import InvalidRequestError

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from typing import Any, Literal
 
 from palladio.http.security.callers import Caller
-from palladio.http.storage.blob_store import BlobStore
-from palladio.http.storage.database import Connection, Database, Row
-from palladio.http.storage.object_lists import new_id, position_of
-from palladio.http.storage.store import Store, find_row, identity_of, insert_row, transaction
+from palladio.http.storage.blobs.blob_store import BlobStore
+from palladio.http.storage.records.database import Connection, Database, Row
+from palladio.http.storage.records.object_lists import new_id, position_of
+from palladio.http.storage.records.store import Store, find_row, identity_of, insert_row, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 INPUT_PREFIX, RESULT_PREFIX = "backend_input_file-", "backend_result_file-"

@@ -19,8 +19,8 @@ from palladio.http.files.file_store import (
 from palladio.http.files.upload import MAX_EXPIRY, MIN_EXPIRY, read_upload
 from palladio.http.generation.context import Context
 from palladio.http.security.callers import Caller, CallerOf
-from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_lists import page, position_after
+from palladio.http.storage.records.disk_errors import disk_errors
+from palladio.http.storage.records.object_lists import page, position_after
 from palladio.http.wire.errors import HttpError
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from palladio.http.responses.response_events import ResponseEvents, unmade_event
 from palladio.http.responses.response_items import Response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
-from palladio.http.storage.database import Database
-from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.news import News
-from palladio.http.storage.retries import Retries
+from palladio.http.storage.records.database import Database
+from palladio.http.storage.records.disk_errors import disk_errors
+from palladio.http.storage.records.news import News
+from palladio.http.storage.records.retries import Retries
 from palladio.http.wire.errors import HttpError, any_error
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import OverloadedError

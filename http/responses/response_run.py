@@ -15,8 +15,8 @@ from palladio.http.responses.response_object import new_response
 from palladio.http.responses.response_store import ResponseStore, StoredResponse, not_found
 from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
-from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.records.disk_errors import disk_errors
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.wire.errors import RequestNames
 
 ROUTE = "/v1/responses"

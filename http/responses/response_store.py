@@ -8,8 +8,8 @@ import orjson
 
 from palladio.http.responses.response_items import Item, Response
 from palladio.http.security.callers import Caller
-from palladio.http.storage.database import Connection, Database, Row
-from palladio.http.storage.store import Store, find_row, insert_row, left_by_others, transaction
+from palladio.http.storage.records.database import Connection, Database, Row
+from palladio.http.storage.records.store import Store, find_row, insert_row, left_by_others, transaction
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 _CHAIN = """

@@ -20,8 +20,8 @@ from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.callers import Caller, CallerOf
-from palladio.http.storage.disk_errors import disk_errors
-from palladio.http.storage.object_lists import page
+from palladio.http.storage.records.disk_errors import disk_errors
+from palladio.http.storage.records.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError

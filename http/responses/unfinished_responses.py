@@ -15,8 +15,8 @@ from palladio.http.responses.response_events import unmade_events
 from palladio.http.responses.response_object import response_error
 from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
-from palladio.http.storage.disk_errors import is_of_disk
-from palladio.http.storage.news import News
+from palladio.http.storage.records.disk_errors import is_of_disk
+from palladio.http.storage.records.news import News
 from palladio.http.wire.errors import WARNINGS, ErrorBody, HttpError, RequestNames, any_error
 from palladio.runtime.interface.errors import OverloadedError
 

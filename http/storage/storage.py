@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from palladio.http.storage.blob_folder import FolderBlobs
-from palladio.http.storage.blob_store import BlobStore
-from palladio.http.storage.database import Database
-from palladio.http.storage.schema import CHANGES, SCHEMA
-from palladio.http.storage.sqlite import SqliteDatabase
+from palladio.http.storage.blobs.blob_folder import FolderBlobs
+from palladio.http.storage.blobs.blob_store import BlobStore
+from palladio.http.storage.records.database import Database
+from palladio.http.storage.records.schema import CHANGES, SCHEMA
+from palladio.http.storage.records.sqlite import SqliteDatabase
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.folders.private_folder import (
     check_file_within,
@@ -28,7 +28,7 @@ from palladio.runtime.folders.private_folder import (
 from palladio.runtime.interface.errors import ConfigError
 
 if TYPE_CHECKING:
-    from palladio.http.storage.postgresql import PostgresqlDatabase
+    from palladio.http.storage.postgresql.postgresql import PostgresqlDatabase
 
 
 _LONGEST_UPLOAD = 24 * 3600.0  # seconds: with other servers in the folder, younger contents may be of one under way
@@ -135,7 +135,7 @@ def _open_sqlite(path: Path) -> SqliteDatabase:
 
 def _open_postgresql(shared: SharedDatabase) -> "PostgresqlDatabase":
     try:
-        from palladio.http.storage.postgresql import PostgresqlDatabase
+        from palladio.http.storage.postgresql.postgresql import PostgresqlDatabase
     except ImportError as error:
         raise ConfigError(
             f"--database-url needs psycopg: run `pip install '.[postgres]'` in Palladio's repository ({error})"

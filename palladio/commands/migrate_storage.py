@@ -12,13 +12,13 @@ from pathlib import Path
 from palladio.commands.parsing import make_parser
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.rules import require
-from palladio.http.storage.blob_bucket import open_bucket
-from palladio.http.storage.blob_copy import copy_blobs
-from palladio.http.storage.blob_folder import FolderBlobs
-from palladio.http.storage.blob_store import BlobStore
-from palladio.http.storage.migration import copy_records
+from palladio.http.storage.blobs.blob_bucket import open_bucket
+from palladio.http.storage.blobs.blob_copy import copy_blobs
+from palladio.http.storage.blobs.blob_folder import FolderBlobs
+from palladio.http.storage.blobs.blob_store import BlobStore
+from palladio.http.storage.postgresql.migration import copy_records
+from palladio.http.storage.records.store import identity_of
 from palladio.http.storage.storage import SharedDatabase, Storage, migrating
-from palladio.http.storage.store import identity_of
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.launch_server import report_error

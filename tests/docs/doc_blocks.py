@@ -35,7 +35,7 @@ NOT_RUN = {
     r"palladio bench": "loads a server for minutes: tests/palladio/load has a short one",
     r"palladio eval --tasks": "needs lm-eval and its data sets",
     r"palladio replay": "needs the dump of a crash: tests/palladio/commands/test_replay.py makes one",
-    r"aws s3api": "asks a cloud: tests/http/storage/test_blob_bucket.py reads the rule",
+    r"aws s3api": "asks a cloud: tests/http/storage/blobs/test_blob_bucket.py reads the rule",
     r"serve run": "needs Ray: tests/integration/test_ray_serve.py runs it",
     r"export RAY_SERVE_": "needs Ray: scripts/ray takes these lines from the page",
     r"palladio (serve|migrate-storage) .*--database-url": "needs PostgreSQL: `make postgres` runs both",

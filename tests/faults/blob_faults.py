@@ -2,27 +2,27 @@
 
 from tests.faults.fault import Fault
 
-_STORES, _BUCKET = ("tests/http/storage/test_blob_stores.py",), ("tests/http/storage/test_blob_bucket.py",)
+_STORES, _BUCKET = ("tests/http/storage/blobs/test_blob_stores.py",), ("tests/http/storage/blobs/test_blob_bucket.py",)
 _FILES = ("tests/http/files/test_bucket.py",)
 
 BLOB_FAULTS = (
     Fault(
         "an upload that is cancelled at its end stays in the bucket",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         "        if upload.exception() is None:",
         "        if upload.exception() is not None:",
         _BUCKET,
     ),
     Fault(
         "the last range of an object is not read",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         "for begin in range(0, size, _RANGE):",
         "for begin in range(0, size - _RANGE, _RANGE):",
         _STORES,
     ),
     Fault(
         "a bucket that was deleted makes all files look deleted",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         """        except FileNotFoundError:
             self._look_for_bucket()
             return None""",
@@ -32,21 +32,21 @@ BLOB_FAULTS = (
     ),
     Fault(
         "an endpoint's password is in the log",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         'first.rpartition(" - ")[2]',
         "first",
         _BUCKET,
     ),
     Fault(
         "a bucket serves two databases, and each removes the other's files",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         "        if found != identity:",
         "        if found is None:",
         _BUCKET,
     ),
     Fault(
         "a batch fails while its bucket is away",
-        "http/storage/disk_errors.py",
+        "http/storage/records/disk_errors.py",
         ', "blob_store_unavailable"',
         "",
         _BUCKET,
@@ -60,7 +60,7 @@ BLOB_FAULTS = (
     ),
     Fault(
         "a host whose clock is fast removes contents whose file is about to come",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         'return float(found["last_modified"].timestamp())',
         "return datetime.datetime.now(datetime.UTC).timestamp()",
         _FILES,
@@ -81,7 +81,7 @@ BLOB_FAULTS = (
     ),
     Fault(
         "a copy that broke off is taken for whole",
-        "http/storage/blob_copy.py",
+        "http/storage/blobs/blob_copy.py",
         "if there.get(blob.name) == blob.size:",
         "if blob.name in there:",
         _STORES,
@@ -109,7 +109,7 @@ BLOB_FAULTS = (
     ),
     Fault(
         "an interrupted check leaves an object for ever",
-        "http/storage/blob_bucket.py",
+        "http/storage/blobs/blob_bucket.py",
         'self._obstore.put(self._store, PROBE, b""',
         'self._obstore.put(self._store, f"{PROBE}-{datetime.datetime.now().timestamp()}", b""',
         _BUCKET,

@@ -2,10 +2,10 @@
 
 from tests.faults.fault import Fault
 
-_DATABASE = ("tests/http/storage/test_postgresql.py",)
-_SILENCE = ("tests/http/storage/test_silent_database.py",)
-_LEASES = ("tests/http/storage/test_leases.py",)
-_RETRIES = ("tests/http/storage/test_retries.py",)
+_DATABASE = ("tests/http/storage/postgresql/test_postgresql.py",)
+_SILENCE = ("tests/http/storage/postgresql/test_silent_database.py",)
+_LEASES = ("tests/http/storage/postgresql/test_leases.py",)
+_RETRIES = ("tests/http/storage/records/test_retries.py",)
 _BATCHES = ("tests/http/batches/test_many_servers.py",)
 _RESPONSES = ("tests/http/responses/test_many_servers.py",)
 _MIGRATION = ("tests/palladio/commands/test_migrate_storage.py",)
@@ -20,7 +20,7 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "whoever asks a database that hangs waits for it",
-        "http/storage/postgresql_patience.py",
+        "http/storage/postgresql/postgresql_patience.py",
         "if now >= until:",
         "if now >= until + 3600:",
         _SILENCE,
@@ -34,56 +34,56 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "after an outage, the first server that is back takes the others for dead",
-        "http/storage/store.py",
+        "http/storage/records/store.py",
         " OR me.id IS NULL OR NOT {clock} BETWEEN me.judges_from AND me.judges_until",
         " OR me.id IS NULL",
         _LEASES,
     ),
     Fault(
         "a server that has just renewed its lease after an outage takes the others for dead",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "THEN servers.judges_from ELSE excluded.lease_until END",
         "THEN servers.judges_from ELSE servers.judges_from END",
         _LEASES,
     ),
     Fault(
         "amid an outage, a server whose lease has not ended takes one whose has for dead",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "now + %(lease)s / 2",
         "now + %(lease)s",
         _LEASES,
     ),
     Fault(
         "a server that starts after an outage takes the others for dead",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "extract(epoch FROM pg_postmaster_start_time()) + %(lease)s",
         "0",
         _LEASES,
     ),
     Fault(
         "nobody is told that the database is back",
-        "http/storage/postgresql_heartbeat.py",
+        "http/storage/postgresql/postgresql_heartbeat.py",
         "                    self._wake()  # of what",
         "                    pass  # of what",
         _DATABASE,
     ),
     Fault(
         "who waits for the database does not hear that it is back",
-        "http/storage/retries.py",
+        "http/storage/records/retries.py",
         "        self._news.listen()\n",
         "",
         _RETRIES,
     ),
     Fault(
         "a batch waits a whole pause if the database came back during its last attempt",
-        "http/storage/retries.py",
+        "http/storage/records/retries.py",
         'self._longest = AWAY_PAUSE if code_of(error) == "database_unavailable" else MAX_PAUSE',
         "self._longest = MAX_PAUSE",
         _RETRIES,
     ),
     Fault(
         "pauses never get shorter again",
-        "http/storage/retries.py",
+        "http/storage/records/retries.py",
         "            self._pause = FIRST_PAUSE\n        self._longest",
         "            pass\n        self._longest",
         _RETRIES,
@@ -125,21 +125,21 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "a batch's window follows the host's clock",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "        return time.monotonic() + self._clock_offset",
         "        return time.time()",
         _BATCHES,
     ),
     Fault(
         "a transaction is not done again when its connection was dead",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "_ATTEMPTS = 6",
         "_ATTEMPTS = 1",
         _DATABASE,
     ),
     Fault(
         "a process gives a lock to itself twice",
-        "http/storage/postgresql_locks.py",
+        "http/storage/postgresql/postgresql_locks.py",
         "            self._held.add(name)",
         "            self._held.discard(name)",
         _DATABASE,
@@ -160,7 +160,7 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "a response that another server makes is made twice",
-        "http/storage/store.py",
+        "http/storage/records/store.py",
         'return f"(server IS NULL OR (server <> ? AND server NOT IN ({alive})))", (server, server)',
         'return "(server IS NULL OR server <> ?)", (server,)',
         _RESPONSES,
@@ -174,14 +174,14 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "a migration forgets all rows behind the first hundred",
-        "http/storage/migration.py",
+        "http/storage/postgresql/migration.py",
         "            last = tuple(rows[-1][name] for name in order)",
         '            last = ("~",) * len(order)',
         _MIGRATION,
     ),
     Fault(
         "signing a server off frees nothing",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         '"DELETE FROM servers WHERE id = ?", (self.server,)',
         '"DELETE FROM servers WHERE id = ?", (f"{self.server}-",)',
         _DATABASE,
@@ -195,37 +195,37 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "missing tables are a defect of the server",
-        "http/storage/postgresql_session.py",
+        "http/storage/postgresql/postgresql_session.py",
         "    psycopg.errors.UndefinedTable,\n",
         "",
         _DATABASE,
     ),
     Fault(
         "missing tables are told again and again",
-        "http/storage/postgresql.py",
+        "http/storage/postgresql/postgresql.py",
         "            self._told[what] = now\n",
         "",
         _DATABASE,
     ),
     Fault(
         "a batch cannot go on after the database was away, until it has tried once",
-        "http/storage/postgresql_locks.py",
+        "http/storage/postgresql/postgresql_locks.py",
         "            if not is_new:",
         "            if is_new and False:",
         _DATABASE,
     ),
     Fault(
         "failures of the database are not counted",
-        "http/storage/store.py",
+        "http/storage/records/store.py",
         "store._database.note_failure(code_of(error))",
         "code_of(error)",
         ("tests/http/files/test_storage_failures.py",),
     ),
     Fault(
         "asyncio writes a traceback for each request that its client gives up while the database is away",
-        "http/storage/database.py",
+        "http/storage/records/database.py",
         "        result.add_done_callback(_end_quietly)\n",
         "",
-        ("tests/http/storage/test_database.py",),
+        ("tests/http/storage/records/test_database.py",),
     ),
 )

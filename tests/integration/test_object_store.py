@@ -20,9 +20,9 @@ import pytest
 from palladio.commands.migrate_storage import migrate_storage
 from palladio.http.files.file_store import RESULT_PREFIX, FileStore
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage import blob_bucket
-from palladio.http.storage.blob_bucket import open_bucket
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.blobs import blob_bucket
+from palladio.http.storage.blobs.blob_bucket import open_bucket
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import both, chat_line, jsonl, submit, wait_for
 from tests.http.conftest import running_server
 from tests.http.files.uploads import CONTENT, upload
-from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
+from tests.http.storage.blobs.pieces import in_pieces, one_piece, read_all, scan
 from tests.integration.bucket_hosts import MIB, Host, begun_upload, objects
 from tests.integration.swift import READER, READER_SECRET, Swift, running_swift
 from tests.postgres_server import PostgresServer, missing

@@ -18,11 +18,11 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import ENDED
-from tests.http.storage.pieces import one_piece
+from tests.http.storage.blobs.pieces import one_piece
 
 
 class Server:

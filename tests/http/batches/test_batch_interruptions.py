@@ -18,12 +18,12 @@ from palladio.http.files.upload import Upload
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.security.callers import SERVER
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage import retries
+from palladio.http.storage.records import retries
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import serving
-from tests.http.storage.pieces import one_piece
+from tests.http.storage.blobs.pieces import one_piece
 
 
 async def test_a_stop_while_the_last_transaction_is_under_way_loses_no_file(

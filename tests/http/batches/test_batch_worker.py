@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.line_runner import MAX_CRASHES
 from palladio.http.security.callers import SERVER
-from palladio.http.storage import blob_folder
-from palladio.http.storage.sqlite import SqliteDatabase
+from palladio.http.storage.blobs import blob_folder
+from palladio.http.storage.records.sqlite import SqliteDatabase
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

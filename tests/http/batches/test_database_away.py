@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage import retries
+from palladio.http.storage.records import retries
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
 from tests.fake_engine import MODEL, FakeEngine

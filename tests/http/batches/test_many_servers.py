@@ -16,7 +16,7 @@ from palladio.http.batches.batch_claims import BatchClaims
 from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import INPUT_PREFIX, Contents, FileStore
 from palladio.http.security.callers import SERVER
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl

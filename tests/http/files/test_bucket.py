@@ -14,14 +14,14 @@ import pytest
 from palladio.http.app import open_storage
 from palladio.http.files.file_store import RESULT_PREFIX, FileStore
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage import blob_bucket
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.blobs import blob_bucket
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError
 from tests.http.batches.batch_files import both, chat_line, jsonl, wait_for
 from tests.http.files.uploads import CONTENT, names, upload
-from tests.http.storage.memory_bucket import MemoryBucket
-from tests.http.storage.pieces import one_piece, read_all, scan
+from tests.http.storage.blobs.memory_bucket import MemoryBucket
+from tests.http.storage.blobs.pieces import one_piece, read_all, scan
 
 
 def test_an_outage_of_the_bucket_pauses_what_needs_it_and_nothing_else(start, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from palladio.http.files.file_store import INPUT_PREFIX, FileStore
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import Storage
 
 

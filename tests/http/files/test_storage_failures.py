@@ -11,7 +11,7 @@ import sqlite3
 import pytest
 
 from palladio.http.files import file_store
-from palladio.http.storage import blob_folder
+from palladio.http.storage.blobs import blob_folder
 from palladio.http.storage.storage import Storage
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import OpenStorage, wait_until

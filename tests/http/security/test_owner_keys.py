@@ -12,7 +12,7 @@ from palladio.http.app import create_app
 from palladio.http.security.callers import ADMIN, ApiKeys, Caller, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.http.storage.schema import CHANGES, SCHEMA
+from palladio.http.storage.records.schema import CHANGES, SCHEMA
 from palladio.http.storage.storage import Storage
 from palladio.runtime.interface.errors import ConfigError
 from tests.fake_engine import FakeEngine

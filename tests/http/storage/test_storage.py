@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from palladio.http.files.file_store import INPUT_PREFIX
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import Storage
 from palladio.launch_server import _storage_path
 from palladio.runtime.interface.errors import ConfigError
-from tests.http.storage.pieces import one_piece
+from tests.http.storage.blobs.pieces import one_piece
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from palladio.http.batches.batch_records import LineResult
 from palladio.http.files.file_store import FileStore
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
-from palladio.http.storage import migration
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.postgresql import migration
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.interface.errors import ConfigError
@@ -22,8 +22,8 @@ from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.batches.batch_server import Server, serving
 from tests.http.conftest import database_url, postgres, tokenizer
-from tests.http.storage.memory_bucket import MemoryBucket
-from tests.http.storage.pieces import one_piece, read_all
+from tests.http.storage.blobs.memory_bucket import MemoryBucket
+from tests.http.storage.blobs.pieces import one_piece, read_all
 
 __all__ = ["database_url", "postgres", "tokenizer"]  # fixtures
 

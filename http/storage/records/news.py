@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from palladio.http.storage.database import Database
+from palladio.http.storage.records.database import Database
 
 
 class News:

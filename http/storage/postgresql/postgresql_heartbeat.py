@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from palladio.http.storage.postgresql_patience import Patience
-from palladio.http.storage.postgresql_session import CHANGED, LOST, Connector, Session
+from palladio.http.storage.postgresql.postgresql_patience import Patience
+from palladio.http.storage.postgresql.postgresql_session import CHANGED, LOST, Connector, Session
 
 CHANNEL = "palladio"
 

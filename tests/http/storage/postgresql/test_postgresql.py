@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.storage.database import Connection
-from palladio.http.storage.schema import CHANGES, SCHEMA
+from palladio.http.storage.records.database import Connection
+from palladio.http.storage.records.schema import CHANGES, SCHEMA
 from palladio.http.storage.storage import SharedDatabase, Storage
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
@@ -21,8 +21,8 @@ from tests.postgres_server import PostgresServer, missing
 if missing() is None:
     import psycopg
 
-    from palladio.http.storage import postgresql_heartbeat
-    from palladio.http.storage.postgresql import PostgresqlDatabase
+    from palladio.http.storage.postgresql import postgresql_heartbeat
+    from palladio.http.storage.postgresql.postgresql import PostgresqlDatabase
 
 pytestmark = pytest.mark.postgres
 

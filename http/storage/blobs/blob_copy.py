@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 
-from palladio.http.storage.blob_store import BlobStore
+from palladio.http.storage.blobs.blob_store import BlobStore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from palladio.http.storage.database import Connection, Database, Row
-from palladio.http.storage.disk_errors import code_of, is_of_disk
+from palladio.http.storage.records.database import Connection, Database, Row
+from palladio.http.storage.records.disk_errors import code_of, is_of_disk
 from palladio.http.wire.errors import HttpError
 
 S = TypeVar("S", bound="Store")

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from palladio.http.storage.database import Connection
-from palladio.http.storage.schema import CHANGES, SCHEMA
+from palladio.http.storage.records.database import Connection
+from palladio.http.storage.records.schema import CHANGES, SCHEMA
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
 from tests.http.conftest import wait_until
 from tests.postgres_server import PostgresServer, missing
 
 if missing() is None:
-    from palladio.http.storage import postgresql, postgresql_heartbeat, postgresql_locks
-    from palladio.http.storage.postgresql import PostgresqlDatabase
+    from palladio.http.storage.postgresql import postgresql, postgresql_heartbeat, postgresql_locks
+    from palladio.http.storage.postgresql.postgresql import PostgresqlDatabase
 
 pytestmark = pytest.mark.postgres
 

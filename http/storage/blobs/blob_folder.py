@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from palladio.http.storage.blob_store import NAME, UNFINISHED, Blob
+from palladio.http.storage.blobs.blob_store import NAME, UNFINISHED, Blob
 from palladio.runtime.folders.private_folder import FILE_MODE, make_folder_within, sync_folder
 
 _BUFFER = 1 << 20

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from palladio.http.storage.database import Connection, outlasting
-from palladio.http.storage.disk_errors import code_of
+from palladio.http.storage.records.database import Connection, outlasting
+from palladio.http.storage.records.disk_errors import code_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import logging
 
 import psycopg
 
-from palladio.http.storage.postgresql_patience import Patience
-from palladio.http.storage.postgresql_session import DATABASE_AWAY, LOST, Connector, Session
+from palladio.http.storage.postgresql.postgresql_patience import Patience
+from palladio.http.storage.postgresql.postgresql_session import DATABASE_AWAY, LOST, Connector, Session
 from palladio.http.wire.errors import HttpError
 
 _ANSWER = 30.0  # seconds

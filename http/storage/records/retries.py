@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from palladio.http.storage.database import Database
-from palladio.http.storage.disk_errors import code_of
-from palladio.http.storage.news import News
+from palladio.http.storage.records.database import Database
+from palladio.http.storage.records.disk_errors import code_of
+from palladio.http.storage.records.news import News
 
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds
 AWAY_PAUSE = 5.0  # seconds, the longest after a database that could not be reached, but can be by now

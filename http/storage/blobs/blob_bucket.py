@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from palladio.http.storage.blob_store import NAME, Blob
+from palladio.http.storage.blobs.blob_store import NAME, Blob
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import ConfigError
 

@@ -12,8 +12,8 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_claims import BatchClaims, make_ranges
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.security.callers import SERVER
-from palladio.http.storage.schema import CHANGES, SCHEMA
-from palladio.http.storage.store import insert_row
+from palladio.http.storage.records.schema import CHANGES, SCHEMA
+from palladio.http.storage.records.store import insert_row
 from palladio.http.wire.secret_url import SecretUrl
 from tests.postgres_server import missing
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING or missing() is None:
     import psycopg
     from psycopg.rows import dict_row
 
-    from palladio.http.storage.postgresql import PostgresqlDatabase
+    from palladio.http.storage.postgresql.postgresql import PostgresqlDatabase
 
 pytestmark = pytest.mark.postgres
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http.storage.sqlite import SqliteDatabase
+from palladio.http.storage.records.sqlite import SqliteDatabase
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 

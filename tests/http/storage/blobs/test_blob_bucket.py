@@ -10,14 +10,14 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.storage.blob_bucket import OWNER, PROBE, SETTLING, BucketBlobs, describe, open_bucket
-from palladio.http.storage.disk_errors import is_of_disk
-from palladio.http.storage.object_lists import new_id
+from palladio.http.storage.blobs.blob_bucket import OWNER, PROBE, SETTLING, BucketBlobs, describe, open_bucket
+from palladio.http.storage.records.disk_errors import is_of_disk
+from palladio.http.storage.records.object_lists import new_id
 from palladio.http.wire.errors import HttpError
 from palladio.runtime.interface.errors import ConfigError
 from tests.docs.doc_blocks import blocks
-from tests.http.storage.memory_bucket import MemoryBucket
-from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
+from tests.http.storage.blobs.memory_bucket import MemoryBucket
+from tests.http.storage.blobs.pieces import in_pieces, one_piece, read_all, scan
 
 NAME = new_id("backend_input_file-")
 DENIED = (

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from palladio.http.storage.database import Connection, Database
-from palladio.http.storage.store import identity_of, insert_rows
+from palladio.http.storage.records.database import Connection, Database
+from palladio.http.storage.records.store import identity_of, insert_rows
 
 TABLES = {  # in an order in which no row comes before those that it refers to, and by what its rows are sorted
     "files": ("id",),

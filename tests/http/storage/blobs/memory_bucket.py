@@ -10,7 +10,7 @@ import obstore
 import obstore.exceptions
 import obstore.store
 
-from palladio.http.storage.blob_bucket import BucketBlobs
+from palladio.http.storage.blobs.blob_bucket import BucketBlobs
 
 
 @dataclasses.dataclass

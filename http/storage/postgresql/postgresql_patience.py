@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from palladio.http.storage.postgresql_session import Session
+from palladio.http.storage.postgresql.postgresql_session import Session
 
 _LOOK = 0.5  # seconds between looks at who waits
 

@@ -20,13 +20,11 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg
 
-from palladio.http.storage.database import Connection, Cursor, outlasting
-from palladio.http.storage.disk_errors import code_of
-from palladio.http.storage.postgresql_heartbeat import CHANNEL, Heartbeat
-from palladio.http.storage.postgresql_locks import Locks
-from palladio.http.storage.postgresql_patience import Patience
-from palladio.http.storage.postgresql_schema import of_postgresql
-from palladio.http.storage.postgresql_session import (
+from palladio.http.storage.postgresql.postgresql_heartbeat import CHANNEL, Heartbeat
+from palladio.http.storage.postgresql.postgresql_locks import Locks
+from palladio.http.storage.postgresql.postgresql_patience import Patience
+from palladio.http.storage.postgresql.postgresql_schema import of_postgresql
+from palladio.http.storage.postgresql.postgresql_session import (
     CHANGED,
     DATABASE_AWAY,
     LOST,
@@ -35,7 +33,9 @@ from palladio.http.storage.postgresql_session import (
     Connector,
     Session,
 )
-from palladio.http.storage.store import identity_of
+from palladio.http.storage.records.database import Connection, Cursor, outlasting
+from palladio.http.storage.records.disk_errors import code_of
+from palladio.http.storage.records.store import identity_of
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.interface.errors import ConfigError

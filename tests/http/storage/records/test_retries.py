@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from palladio.http.storage import retries
-from palladio.http.storage.news import News
-from palladio.http.storage.retries import Retries
+from palladio.http.storage.records import retries
+from palladio.http.storage.records.news import News
+from palladio.http.storage.records.retries import Retries
 from palladio.http.wire.errors import ErrorBody, HttpError
 
 AWAY = HttpError(ErrorBody(503, "", code="database_unavailable"))

@@ -8,13 +8,13 @@ from pathlib import Path
 import obstore
 import pytest
 
-from palladio.http.storage import blob_bucket
-from palladio.http.storage.blob_copy import Copied, copy_blobs
-from palladio.http.storage.blob_folder import FolderBlobs
-from palladio.http.storage.blob_store import UNFINISHED, BlobStore
-from palladio.http.storage.object_lists import new_id
-from tests.http.storage.memory_bucket import MemoryBucket
-from tests.http.storage.pieces import in_pieces, one_piece, read_all, scan
+from palladio.http.storage.blobs import blob_bucket
+from palladio.http.storage.blobs.blob_copy import Copied, copy_blobs
+from palladio.http.storage.blobs.blob_folder import FolderBlobs
+from palladio.http.storage.blobs.blob_store import UNFINISHED, BlobStore
+from palladio.http.storage.records.object_lists import new_id
+from tests.http.storage.blobs.memory_bucket import MemoryBucket
+from tests.http.storage.blobs.pieces import in_pieces, one_piece, read_all, scan
 
 PREFIX = "backend_input_file-"
 SIZES = ((), (0,), (1,), (999, 1), (1000,), (1001,), (10, 4000, 0, 77), (300,) * 20)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable
 
-from palladio.http.storage.blob_store import Blob, BlobStore
+from palladio.http.storage.blobs.blob_store import Blob, BlobStore
 
 
 async def one_piece(content: bytes) -> AsyncGenerator[bytes, None]:
