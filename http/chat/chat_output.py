@@ -12,7 +12,7 @@ from palladio.http.generation.generation import finish_fields
 from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
 from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece
-from palladio.http.tool_calls.base import ToolCallParser, ToolDelta, ToolPiece
+from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

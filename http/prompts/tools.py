@@ -7,11 +7,11 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from palladio.http.tool_calls.base import Function, Functions, ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.generic_json import GENERIC_JSON
-from palladio.http.tool_calls.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
-from palladio.http.tool_calls.lark import Notation
+from palladio.http.tool_calls.grammars.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
+from palladio.http.tool_calls.grammars.lark import Notation
+from palladio.http.tool_calls.reading.base import Function, Functions, ToolCallParser
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.http.wire.typed_json import typed, without_nulls
 from palladio.runtime.interface.config.grammar_config import GrammarConfig

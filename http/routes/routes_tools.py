@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends
 from palladio.http.generation.context import Context
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import offered_functions
-from palladio.http.tool_calls.base import ToolCallParser
 from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.reading.base import ToolCallParser
 from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.protocol_chat import ParseFunctionCallRequest, ToolFields

@@ -4,8 +4,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 
-from palladio.http.tool_calls.base import Function, Functions, ToolCallParser
-from palladio.http.tool_calls.grammar import CallSyntax, json_arguments
+from palladio.http.tool_calls.grammars.grammar import CallSyntax, json_arguments
+from palladio.http.tool_calls.grammars.lark import Rules, quoted
+from palladio.http.tool_calls.grammars.value_grammars import python_arguments, tagged_arguments
 from palladio.http.tool_calls.json_families import (
     DeepSeekParser,
     GptOssParser,
@@ -17,11 +18,10 @@ from palladio.http.tool_calls.json_families import (
     TaggedJsonParser,
     Tags,
 )
-from palladio.http.tool_calls.lark import Rules, quoted
-from palladio.http.tool_calls.output import CallOutput, NewId, mistral_id, openai_id
 from palladio.http.tool_calls.pythonic import PythonicParser, PythonTags
+from palladio.http.tool_calls.reading.base import Function, Functions, ToolCallParser
+from palladio.http.tool_calls.reading.output import CallOutput, NewId, mistral_id, openai_id
 from palladio.http.tool_calls.tagged_families import ElementParser, ElementTags, Glm45Parser
-from palladio.http.tool_calls.value_grammars import python_arguments, tagged_arguments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from palladio.http.tool_calls.formats import PLAIN_JSON, ToolFormat
 from palladio.http.tool_calls.json_families import TaggedJsonParser, Tags
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import MalformedCallError, Step
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
 
 _FENCE = "```"
 

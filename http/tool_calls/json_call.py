@@ -5,10 +5,10 @@ import re
 
 import orjson
 
-from palladio.http.tool_calls.json_text import JsonCopy, read_string
-from palladio.http.tool_calls.python_literals import literal_json
-from palladio.http.tool_calls.reader import MalformedCallError, Step
-from palladio.http.tool_calls.scripted import ScriptedParser
+from palladio.http.tool_calls.reading.json_text import JsonCopy, read_string
+from palladio.http.tool_calls.reading.python_literals import literal_json
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
+from palladio.http.tool_calls.reading.scripted import ScriptedParser
 
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")

@@ -4,8 +4,8 @@ import dataclasses
 import re
 
 from palladio.http.tool_calls.json_call import JsonCallParser, SectionedCallParser, SectionMarks
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import MalformedCallError, Step
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
 
 _MAX_NAME = 256
 _ANYTHING = re.compile(r".+", re.DOTALL)

@@ -5,11 +5,11 @@ import re
 
 import orjson
 
-from palladio.http.tool_calls.named_values import NamedCallParser, NamedValues
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.python_literals import MAX_DEPTH, literal_json
-from palladio.http.tool_calls.reader import MalformedCallError, Step
-from palladio.http.tool_calls.typed_values import parameter_schema, to_json, types_of
+from palladio.http.tool_calls.reading.named_values import NamedCallParser, NamedValues
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.python_literals import MAX_DEPTH, literal_json
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
+from palladio.http.tool_calls.reading.typed_values import parameter_schema, to_json, types_of
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}

@@ -4,9 +4,9 @@ Qwen3-Coder and all with `<invoke>`."""
 import dataclasses
 import re
 
-from palladio.http.tool_calls.named_values import NamedCallParser, NamedValues
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import MalformedCallError, Step
+from palladio.http.tool_calls.reading.named_values import NamedCallParser, NamedValues
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
 
 _MAX_NAME = 256
 _NAME = re.compile(r'\s*name\s*=\s*"([^"]*)"')

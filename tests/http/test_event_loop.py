@@ -18,9 +18,9 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.routes import routes_reasoning, routes_tools
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.http.tool_calls.output import CallOutput, openai_id
+from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.reading.output import CallOutput, openai_id
 from palladio.runtime.interface.errors import RenderLimitError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds

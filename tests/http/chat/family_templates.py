@@ -4,7 +4,7 @@ their own templates document. Only what an answer is made of; the rest of a prom
 import dataclasses
 from typing import Any
 
-from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.reading.base import Function
 
 CITY = {
     "type": "object",

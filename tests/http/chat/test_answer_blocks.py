@@ -15,7 +15,7 @@ from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.registry import find_family
 from palladio.http.responses.response_events import ResponseEvents
-from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob

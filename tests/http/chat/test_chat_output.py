@@ -13,7 +13,7 @@ from palladio.http.chat.chat_output import ChatMessage, MessageParser, MessagePl
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.registry import find_family
-from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve

@@ -16,7 +16,7 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.registry import find_family
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.tool_calls.base import Function
+from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

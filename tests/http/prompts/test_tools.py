@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 
 from palladio.http.prompts.tools import ToolPlan
-from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
+from palladio.http.tool_calls.reading.base import Function
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar

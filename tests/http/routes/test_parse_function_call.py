@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from palladio.http.routes import routes_tools
-from palladio.http.tool_calls.base import ToolCallParser
+from palladio.http.tool_calls.reading.base import ToolCallParser
 from palladio.http.wire.protocol import MAX_PARSED_TEXT
 from tests.http.chat.test_chat_tools import REPLY, TOOLS
 

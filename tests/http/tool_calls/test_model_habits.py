@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.http.tool_calls.python_literals import MAX_DEPTH, literal_json
-from palladio.http.tool_calls.typed_values import to_json, types_of
+from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.reading.python_literals import MAX_DEPTH, literal_json
+from palladio.http.tool_calls.reading.typed_values import to_json, types_of
 from tests.http.tool_calls.tool_texts import Read, read
 
 _TYPES = {"s": "string", "i": "integer", "l": "array", "m": "array", "t": "array", "o": "object"}

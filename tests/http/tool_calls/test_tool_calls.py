@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palladio.http.tool_calls.base import Function
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import FORMATS
-from palladio.http.tool_calls.json_text import MAX_DEPTH
+from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.reading.json_text import MAX_DEPTH
+from palladio.http.tool_calls.reading.typed_values import to_json, types_of
 from palladio.http.tool_calls.registry import ALIASES, find_format
-from palladio.http.tool_calls.typed_values import to_json, types_of
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES, Sample, read

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from palladio.http.tool_calls.python_literals import literal_json
+from palladio.http.tool_calls.reading.python_literals import literal_json
 from palladio.runtime.text.schemas.json_schemas import resolve_reference
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}

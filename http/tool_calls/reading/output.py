@@ -4,8 +4,8 @@ import secrets
 import string
 from collections.abc import Callable
 
-from palladio.http.tool_calls.base import Functions, ToolDelta, ToolPiece
-from palladio.http.tool_calls.reader import SPACE
+from palladio.http.tool_calls.reading.base import Functions, ToolDelta, ToolPiece
+from palladio.http.tool_calls.reading.reader import SPACE
 
 NewId = Callable[[], str]
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 
-from palladio.http.tool_calls.reader import CutOffError, MalformedCallError, Reader, Step
+from palladio.http.tool_calls.reading.reader import CutOffError, MalformedCallError, Reader, Step
 
 MAX_DEPTH = 128
 

@@ -6,9 +6,9 @@ Not enforced for plain text: length, pattern and format of strings. Parameters c
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.tool_calls.base import Function
-from palladio.http.tool_calls.lark import Rules, either, joined, quoted
-from palladio.http.tool_calls.typed_values import types_of
+from palladio.http.tool_calls.grammars.lark import Rules, either, joined, quoted
+from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.reading.typed_values import types_of
 
 _ANY_NAME = r"/[^<>=\"\n]+/"
 _NAME = "/[A-Za-z_][A-Za-z0-9_]*/"

@@ -1,8 +1,8 @@
 """ScriptedParser: a parser written as one generator that reads the text from its beginning to its end."""
 
-from palladio.http.tool_calls.base import ToolPiece
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import MalformedCallError, Reader, Step
+from palladio.http.tool_calls.reading.base import ToolPiece
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.reader import MalformedCallError, Reader, Step
 
 
 class ScriptedParser:

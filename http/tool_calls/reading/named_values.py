@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from palladio.http.tool_calls.output import CallOutput
-from palladio.http.tool_calls.reader import CutOffError, MalformedCallError, Reader, Step
-from palladio.http.tool_calls.scripted import ScriptedParser
-from palladio.http.tool_calls.typed_values import parameter_schema, quote, to_json, types_of
+from palladio.http.tool_calls.reading.output import CallOutput
+from palladio.http.tool_calls.reading.reader import CutOffError, MalformedCallError, Reader, Step
+from palladio.http.tool_calls.reading.scripted import ScriptedParser
+from palladio.http.tool_calls.reading.typed_values import parameter_schema, quote, to_json, types_of
 
 _STRING = frozenset({"string"})
 

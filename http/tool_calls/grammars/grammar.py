@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.tool_calls.base import Function
-from palladio.http.tool_calls.lark import ANY_TEXT, Notation, Rules, either, joined
+from palladio.http.tool_calls.grammars.lark import ANY_TEXT, Notation, Rules, either, joined
+from palladio.http.tool_calls.reading.base import Function
 from palladio.http.wire.body import read_json
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
