@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_OURS = "early_signals.py"  # of this package and no other
+_OURS = "processes/early_signals.py"  # of this package and no other
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 
 HALF_BILLION: dict[str, Any] = {  # Qwen2.5-0.5B's shape
     "architectures": ["Qwen2ForCausalLM"],

@@ -30,7 +30,7 @@ import numpy as np
 from metrics_cost import Load, Turn, turn
 from report import quartiles
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.observability.dashboard import sampler
 from palladio.http.observability.dashboard.history import SECONDS, History

@@ -15,7 +15,7 @@ import statistics
 import time
 from typing import Any
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.outputs import TokenLogprob

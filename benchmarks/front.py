@@ -26,7 +26,7 @@ import numpy as np
 from front_processes import FrontServer
 from report import report
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.http.server import serve_async
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine

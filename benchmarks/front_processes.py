@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
+from palladio.flags.server_args import parse_server_args
 from palladio.http.server import serve
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
@@ -25,7 +26,6 @@ from palladio.runtime.interface.outputs.step_tokens import NewTokens, PlainToken
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import Activity
-from palladio.server_args import parse_server_args
 
 CORE = "front_processes:PacedCore.create"
 VOCAB_SIZE = 2048

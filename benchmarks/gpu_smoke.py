@@ -34,7 +34,7 @@ def greedy(tiny: bool, folder: Path) -> Figures:
     import numpy as np
 
     from palladio import Engine
-    from palladio.default_model import default_model_path
+    from palladio.flags.default_model import default_model_path
 
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, 2000, int(n)).tolist() for n in rng.integers(1, 150, GREEDY_PROMPTS)]

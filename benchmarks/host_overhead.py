@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from server_process import provenance
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig

@@ -27,7 +27,7 @@ from unittest import mock
 import orjson
 from report import quartiles
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.generation.generation import OutputStream
 from palladio.http.settings.http_config import HttpConfig

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from server_process import provenance
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model.cache.kv_cache import PAGE_SIZES
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults

@@ -25,8 +25,8 @@ from ray import serve
 from report import quartiles, report
 from server_process import cpu_seconds_by_kind, exit_on_sigterm, free_port, palladio_command, running_server
 
-from palladio.http_client import HttpClient
 from palladio.load.client import Target, find_model
+from palladio.load.http_client import HttpClient
 from palladio.load.runner import Pace, run_asks
 from palladio.load.workloads import Ask
 from palladio.ray import deploy

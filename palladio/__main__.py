@@ -2,7 +2,7 @@
 
 import sys
 
-from palladio.hidden_modules import explain_hidden_modules
+from palladio.processes.hidden_modules import explain_hidden_modules
 
 if __name__ == "__main__":
     explain_hidden_modules()
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palladio.commands.table import COMMANDS, OTHERS, render_help
-from palladio.early_signals import (
+from palladio.processes.early_signals import (
     BROKEN_PIPE,
     INTERRUPTED,
     TERMINATED,
@@ -22,7 +22,7 @@ from palladio.early_signals import (
     raise_on_interrupt,
     raise_on_terminate,
 )
-from palladio.early_start import begin_to_serve
+from palladio.server.early_start import begin_to_serve
 from palladio.version import __version__
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from running_server import running_server
 
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.runtime.interface.config.user_dirs import user_cache_dir
 
 HERE = Path(__file__).resolve().parent

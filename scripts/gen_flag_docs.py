@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import docstring_parser
 
+from palladio.flags.server_args import ServerArgs, own_flags
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, load_foreign_flags
 from palladio.runtime.interface.flags.sglang_flags import SglangFlag, load_sglang_flags
-from palladio.server_args import ServerArgs, own_flags
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PATH: Final = DOCS / "flags.md"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 
 FILE = Path(__file__).resolve().parent / "client_checks" / "lm_eval_numbers.json"
 GENERATED = 8  # tokens

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.front.async_engine import AsyncEngine

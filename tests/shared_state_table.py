@@ -19,7 +19,7 @@ def first(group: str) -> str:
 
 _PURE = "its result follows from its key alone"
 _MADE = "the call that needs it"
-_SIGNALS = "tests/palladio/test_early_signals.py::test_the_server_ends_with_0_whenever_it_is_told"
+_SIGNALS = "tests/palladio/processes/test_early_signals.py::test_the_server_ends_with_0_whenever_it_is_told"
 _JUDGE = "tests/runtime/grammar/test_judge.py::test_small_grammars_that_take_long"
 _ENGINE = "tests/runtime/process/test_engine_process.py::test_serves"
 _CHILD = "tests/runtime/process/test_engine_process.py::test_a_crash_of_native_code_is_not_taken_for_want_of_memory"
@@ -94,7 +94,7 @@ STATES: dict[str, State] = {
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.load addFilter": State(
         "each load, before transformers is imported",
         "transformers says that torch is missing; the same filter twice is one",
-        "tests/palladio/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
+        "tests/palladio/processes/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
     ),
     "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.catch_warnings": State(
         _MADE, "Python's parser of patterns warns in no other way; what was there comes back", first("text")
@@ -102,26 +102,26 @@ STATES: dict[str, State] = {
     "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.simplefilter": State(
         _MADE, "as above", first("text")
     ),
-    "palladio/without_torch.py:hide_torch_from_transformers sys.meta_path.insert": State(
+    "palladio/processes/without_torch.py:hide_torch_from_transformers sys.meta_path.insert": State(
         "the command line, before anything is imported",
         "transformers asks for torch while it is imported; the finder takes itself out",
-        "tests/palladio/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
+        "tests/palladio/processes/test_without_torch.py::test_transformers_does_not_see_torch_and_others_do",
     ),
-    "palladio/hidden_modules.py:explain_hidden_modules sys.excepthook": State(
+    "palladio/processes/hidden_modules.py:explain_hidden_modules sys.excepthook": State(
         "the main program, before its other imports",
         "what nobody handles is said in one line, and the process ends",
-        "tests/palladio/test_hidden_modules.py::test_a_file_that_hides_a_module_is_one_line",
+        "tests/palladio/processes/test_hidden_modules.py::test_a_file_that_hides_a_module_is_one_line",
     ),
     f"{_DEVICE}:_quiet_about_others addFilter": State(
         "an engine's choice of a device",
         "the filter goes when the choice is made",
         first("device"),
     ),
-    "palladio/early_signals.py:_handle signal.signal": State("the command line", _OWN_PROCESS, _SIGNALS),
-    "palladio/child.py:_signals_wait signal.signal": State(
+    "palladio/processes/early_signals.py:_handle signal.signal": State("the command line", _OWN_PROCESS, _SIGNALS),
+    "palladio/processes/child.py:_signals_wait signal.signal": State(
         "a command that starts a worker",
         "handlers come back once the child is known",
-        "tests/palladio/test_early_signals.py::test_ctrl_c_while_a_worker_imports_prints_no_traceback",
+        "tests/palladio/processes/test_early_signals.py::test_ctrl_c_while_a_worker_imports_prints_no_traceback",
     ),
     "palladio/commands/convert_worker.py:main setLevel": State(
         "its main program",

@@ -8,8 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("palladio", "http", "runtime", "model", "pallas_kernels")  # from the face down; imports go only downwards
-FACE_ROOMS = ("commands", "terminal", "load", "test", "ray")  # of palladio/ itself
-FACE_PATTERNS = ("*.py", *(f"{room}/*.py" for room in FACE_ROOMS))
+# Rooms of palladio/ itself, which has the other folders too, as links.
+FACE_ROOMS = tuple(
+    sorted(
+        folder.name for folder in (ROOT / "palladio").iterdir() if any(folder.glob("*.py")) and not folder.is_symlink()
+    )
+)
+FACE_PATTERNS = ("*.py", *(f"{room}/**/*.py" for room in FACE_ROOMS))
 
 
 @dataclasses.dataclass(frozen=True)

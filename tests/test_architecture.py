@@ -64,8 +64,8 @@ KERNEL_LIBRARIES = {"jax", "numpy"}  # what pallas_kernels may import, beside th
 OPTIONAL_EXTRAS = {"IPython", "obstore", "opentelemetry", "torch"}  # may be imported inside a function
 ENVIRONMENT_READERS = {
     "palladio/__main__.py": "the command line",
-    "palladio/early_start.py": "the command line",
-    "palladio/launch_server.py": "the command line",
+    "palladio/server/early_start.py": "the command line",
+    "palladio/server/launch.py": "the command line",
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/ray/served_app.py": "a process that Ray has started: in the place of the command line",
     "palladio/ray/hosts.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",

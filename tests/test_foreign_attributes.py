@@ -53,11 +53,11 @@ ALLOWED = {  # path:object → why
     "http/security/tls.py:connection": LIBRARY,
     "http/security/tls.py:context": LIBRARY,
     "http/settings/log_config.py:record": LIBRARY,
-    "palladio/without_torch.py:spec": LIBRARY,
-    "palladio/hidden_modules.py:sys": "the interpreter's hook for what nobody handles",
+    "palladio/processes/without_torch.py:spec": LIBRARY,
+    "palladio/processes/hidden_modules.py:sys": "the interpreter's hook for what nobody handles",
     "runtime/interface/errors.py:error": "an error that was just made",
     "runtime/interface/errors.py:renamed": "an error that was just made",
-    "palladio/without_torch.py:sys": "the interpreter's list of finders",
+    "palladio/processes/without_torch.py:sys": "the interpreter's list of finders",
 }
 
 

@@ -73,8 +73,8 @@ def _make(folder: Path) -> Path:
 
 def _tree() -> set[str]:
     face = ROOT / "palladio"
-    folders = (face, face / "default_checkpoint", *(face / room for room in FACE_ROOMS))
-    own = [file for folder in folders for file in folder.iterdir()]
+    own = [*face.iterdir(), *(face / "default_checkpoint").iterdir()]
+    own += [file for room in FACE_ROOMS for file in (face / room).rglob("*")]
     files = {file.relative_to(ROOT).as_posix() for file in own if file.is_file()}
     for room in ROOMS:
         files |= {

@@ -22,7 +22,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
 from training.evaluate import question

@@ -15,7 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from palladio.commands.parsing import make_parser
-from palladio.gpu_memory import gpu_memory
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.flags.server_args import ServerArgs
 from palladio.http.app import create_app, create_observer
 from palladio.http.batches.batch import LIVE, Batch
 from palladio.http.batches.batch_store import BatchStore
@@ -24,11 +25,10 @@ from palladio.http.batches.offline_file import OfflineFile, Requests
 from palladio.http.files.file_store import FileStore
 from palladio.http.server import ServableEngine
 from palladio.http.storage.storage import Storage
-from palladio.launch_server import read_command, report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, PalladioError
 from palladio.runtime.process.process_transport import ProcessTransport
-from palladio.server_args import ServerArgs
+from palladio.server.launch import read_command, report_error
 
 _POLL = 0.2  # seconds between looks at how far it is
 _LINE_INTERVAL = 10.0  # seconds between two lines, where there is no terminal for a bar

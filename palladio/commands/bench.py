@@ -16,14 +16,14 @@ from typing import Any
 from tqdm import tqdm
 
 from palladio.commands.parsing import check_output, json_value, make_parser
-from palladio.http_client import HttpClient
-from palladio.launch_server import report_error
 from palladio.load.client import Answer, Target, ask, find_model
+from palladio.load.http_client import HttpClient
 from palladio.load.plot import check_plot_path, write_plot
 from palladio.load.runner import Pace, run_asks
 from palladio.load.sweep import Slo, broken, sweep
 from palladio.load.workloads import KINDS, Mix, make_asks
 from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.server.launch import report_error
 from palladio.version import __version__
 
 _HEAD = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from palladio.commands.parsing import make_parser
-from palladio.http_client import HttpClient, first_model
+from palladio.load.http_client import HttpClient, first_model
 from palladio.runtime.interface.config.user_dirs import user_data_dir
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.terminal.chat_loop import ChatLoop, line_editing

@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from palladio.child import run_module
 from palladio.commands.parsing import make_parser
-from palladio.gpu_memory import gpu_memory
-from palladio.launch_server import read_command, report_error
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.processes.child import run_module
 from palladio.runtime.interface.errors import PalladioError
+from palladio.server.launch import read_command, report_error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 python -m palladio.commands.compile_worker < config.json
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -12,10 +12,10 @@ import sys
 
 import msgspec
 
-from palladio.launch_server import run_worker
 from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.telemetry.logs import configure_logging
+from palladio.server.launch import run_worker
 
 
 def main() -> int:

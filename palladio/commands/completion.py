@@ -12,8 +12,8 @@ import docstring_parser
 
 from palladio.commands.parsing import make_parser
 from palladio.commands.table import COMMANDS, OTHERS
+from palladio.flags.server_args import ServerArgs, own_flags
 from palladio.model.config.quantization_flag import QUANTIZATIONS
-from palladio.server_args import ServerArgs, own_flags
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _LOWER: Final = str.maketrans({"'": "", "`": "", "\\": "", '"': "", "$": "", "[": "(", "]": ")", ":": " "})

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from palladio.child import run_module
 from palladio.commands.parsing import make_parser
-from palladio.default_model import default_model_path, names_default_model
-from palladio.launch_server import report_error
+from palladio.flags.default_model import default_model_path, names_default_model
 from palladio.model.base.errors import ConfigError
 from palladio.model.config.quantization_flag import QuantizationFlag
+from palladio.processes.child import run_module
 from palladio.runtime.text.hub.servable_config import glance_at
+from palladio.server.launch import report_error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 python -m palladio.commands.convert_worker HF_DIR OUT DTYPE QUANTIZATION
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from palladio.launch_server import run_worker
 from palladio.model.config.config import DTYPES, ModelConfig, read_model_dir
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.loading.orbax_weights import convert, is_converted
@@ -27,6 +26,7 @@ from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_model_path
 from palladio.runtime.text.hub.hub_download import Told
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
+from palladio.server.launch import run_worker
 
 logger = logging.getLogger("palladio.engine")
 

@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from palladio.child import python_path
 from palladio.commands.doctor_checks import (
     Finding,
     check_devices,
@@ -25,11 +24,12 @@ from palladio.commands.doctor_checks import (
     redact,
 )
 from palladio.commands.parsing import make_parser
-from palladio.http_client import ClientError, HttpClient
-from palladio.launch_server import report_error
+from palladio.load.http_client import ClientError, HttpClient
+from palladio.processes.child import python_path
 from palladio.runtime.devices.accelerators import Machine
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub.hub_download import hub_endpoint, is_offline
+from palladio.server.launch import report_error
 
 _HUB_SECONDS = 10.0
 _MARKS = {"ok": "ok    ", "warn": "warn  ", "broken": "BROKEN"}

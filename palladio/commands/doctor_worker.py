@@ -3,7 +3,7 @@
 python -m palladio.commands.doctor_worker
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import

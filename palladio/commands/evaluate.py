@@ -12,13 +12,13 @@ from pathlib import Path
 
 from palladio.commands.lm_eval_tasks import TASK_FLAGS, add_task_flags, run_tasks
 from palladio.commands.parsing import check_output, make_parser
-from palladio.gpu_memory import gpu_memory
-from palladio.launch_server import read_command, report_error
+from palladio.flags.gpu_memory import gpu_memory
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, PalladioError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.process_transport import ProcessTransport
+from palladio.server.launch import read_command, report_error
 
 USUAL_WINDOW = 2048  # tokens
 TEXT_FLAGS = ("window", "stride", "against")  # of --perplexity only
@@ -72,7 +72,7 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command.
 
     Args:
-        argv: its flags, and those of `serve`. environment: see launch_server.launch.
+        argv: its flags, and those of `serve`. environment: see `launch` in server/launch.py.
 
     Returns:
         The exit code: 0, 2 for a wrong flag or file, 130 after Ctrl-C, 1 for any other failure.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from palladio.commands.parsing import make_parser, size
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.files.small_files import read_text
 from palladio.runtime.interface.errors import PalladioError

@@ -21,8 +21,8 @@ from palladio.http.storage.records.store import identity_of
 from palladio.http.storage.storage import SharedDatabase, Storage, migrating
 from palladio.http.wire.errors import HttpError
 from palladio.http.wire.secret_url import SecretUrl
-from palladio.launch_server import report_error
 from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.server.launch import report_error
 
 
 def parser() -> argparse.ArgumentParser:

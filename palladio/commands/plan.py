@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from palladio.child import run_module
 from palladio.commands.parsing import make_parser
-from palladio.default_model import DEFAULT_MODEL_NAME
-from palladio.launch_server import report_error
+from palladio.flags.default_model import DEFAULT_MODEL_NAME
+from palladio.flags.server_args import names_model, parse_server_args
+from palladio.processes.child import run_module
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.text.hub.servable_config import glance_at
-from palladio.server_args import names_model, parse_server_args
+from palladio.server.launch import report_error
 
 COMPILER_ENVIRONMENT: Final = {  # for a process in which nothing but compilers run
     "JAX_PLATFORMS": "cpu",

@@ -3,7 +3,7 @@
 python -m palladio.commands.plan_worker < request.json
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -17,7 +17,6 @@ from pathlib import Path
 import jax
 import msgspec
 
-from palladio.launch_server import run_worker
 from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
@@ -33,6 +32,7 @@ from palladio.runtime.planning.deployment import Deployment, KnownShapes, Roofli
 from palladio.runtime.planning.hardware import SLICES, Slice, find_slice
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_source
+from palladio.server.launch import run_worker
 
 _CONTEXT = 2048  # tokens that a request has in the cache, in the figures, if it may have so many
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from palladio.commands.parsing import make_parser, size
-from palladio.default_model import names_default_model, published_model
-from palladio.launch_server import report_error
+from palladio.flags.default_model import names_default_model, published_model
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import pull_model
 from palladio.runtime.text.hub.hub_download import Listing, Told, hub_cache, is_offline
+from palladio.server.launch import report_error
 
 
 def parser() -> argparse.ArgumentParser:

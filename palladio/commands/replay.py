@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from palladio.commands.parsing import make_parser
-from palladio.gpu_memory import gpu_memory
-from palladio.launch_server import report_error
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.requests.crash_dump import FORMAT, CrashDump, RecordedSample
 from palladio.runtime.interface.config.config import EngineConfig
@@ -21,7 +21,7 @@ from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging, escape_control
-from palladio.server_args import own_flags, parse_server_args
+from palladio.server.launch import report_error
 
 TOKENS_BEYOND = 8  # of a request that had not ended: what made the engine fail came after the last recorded token
 
@@ -53,7 +53,7 @@ def replay(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
     Args:
         argv: the dump, then flags.
-        environment: see launch_server.launch.
+        environment: see `launch` in server/launch.py.
     """
     if not argv or argv[0] in ("--help", "-h", "help"):
         parser().print_help()

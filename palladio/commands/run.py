@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palladio.child import python_path
 from palladio.commands.chat import add_chat_flags, read_settings, talk
 from palladio.commands.parsing import make_parser
-from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, larger_model_hint
-from palladio.early_signals import INTERRUPTED
-from palladio.http_client import ClientError, HttpClient, decode, first_model
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, larger_model_hint
+from palladio.load.http_client import ClientError, HttpClient, decode, first_model
+from palladio.processes.child import python_path
+from palladio.processes.early_signals import INTERRUPTED
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.interface.messages.messages import LoadProgress

@@ -3,7 +3,7 @@
 python -m palladio.commands.run_worker FLAGS
 """
 
-from palladio.early_signals import end_at_once
+from palladio.processes.early_signals import end_at_once
 
 if __name__ == "__main__":
     end_at_once(0, 0)  # before what takes a second to import
@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 
-from palladio.launch_server import launch
+from palladio.server.launch import launch
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ COMMANDS: Final = {
         _START,
         "[MODEL]",
         "serve a model with OpenAI's API (MODEL: smollm2, hub id or directory; default: a tiny one)",
-        "palladio.launch_server",
+        "palladio.server.launch",
         "launch",
         True,
     ),

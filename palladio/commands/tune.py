@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from palladio.child import run_module
 from palladio.commands.parsing import make_parser
+from palladio.processes.child import run_module
 
 
 def parser() -> argparse.ArgumentParser:

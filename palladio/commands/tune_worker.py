@@ -3,7 +3,7 @@
 python -m palladio.commands.tune_worker FOLDER
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 
-from palladio.launch_server import run_worker
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.narrow_matmul.config import TUNED, table_path
 from palladio.pallas_kernels.narrow_matmul.tuning import best_padding, least_hidden_size, measure
@@ -27,6 +26,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import with_native_kernels
 from palladio.runtime.interface.config.config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
+from palladio.server.launch import run_worker
 from palladio.version import __version__
 
 

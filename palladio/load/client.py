@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from palladio.http_client import ClientError, HttpClient, decode, describe_failure, first_model
+from palladio.load.http_client import ClientError, HttpClient, decode, describe_failure, first_model
 
 
 @dataclasses.dataclass(slots=True)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palladio.http_client import HttpClient
 from palladio.load.client import Answer, Target, ask
 from palladio.load.figures import summarize
+from palladio.load.http_client import HttpClient
 from palladio.load.workloads import Ask, Workload, make_prompts
 
 

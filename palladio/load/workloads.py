@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from palladio.http_client import HttpClient
 from palladio.load.client import Target, count_tokens
+from palladio.load.http_client import HttpClient
 from palladio.runtime.interface.errors import ConfigError
 
 _WORDS = (

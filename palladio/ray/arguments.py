@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.ray.tpu_slice import TpuSlice
 from palladio.runtime.interface.errors import ConfigError
-from palladio.server_args import own_flags, parse_server_args
 
 # Flags of what Serve does in our place, and what to do instead.
 _NOT_HERE = {

@@ -12,7 +12,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from palladio.child import python_path
+from palladio.processes.child import python_path
 from palladio.ray.tpu_slice import TpuSlice
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import EngineDeadError

@@ -11,17 +11,17 @@ from typing import Final, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palladio.gpu_memory import gpu_memory
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.flags.server_args import ServerArgs
 from palladio.http.app import create_app, create_observer, open_storage
 from palladio.http.server import ServableEngine, Worker
 from palladio.http.wire.errors import ErrorBody
-from palladio.launch_server import read_command
 from palladio.ray.scaling import LOAD, load_of
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.process.process_transport import ProcessTransport
-from palladio.server_args import ServerArgs
+from palladio.server.launch import read_command
 
 FIGURES: Final = {  # name of a metric → what it says
     LOAD: "Running and waiting requests, by the most that run at a time",

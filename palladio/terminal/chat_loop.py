@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from palladio.http_client import ClientError, HttpClient
+from palladio.load.http_client import ClientError, HttpClient
 from palladio.terminal.conversation import Conversation, stream_answer
 from palladio.terminal.screen import Screen
 from palladio.terminal.settings import SettingError

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from palladio.http_client import ClientError, HttpClient, describe_failure
+from palladio.load.http_client import ClientError, HttpClient, describe_failure
 from palladio.terminal.settings import Settings
 
 PieceKind = Literal["thinking", "text", "tool", "finish", "usage"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from palladio.commands.table import COMMANDS
-from palladio.server_args import names_model, own_flags, parse_server_args
+from palladio.flags.server_args import names_model, own_flags, parse_server_args
 from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 from tests import compile_cache
 from tests.docs.doc_blocks import LANGUAGES, NOT_RUN, SOURCES, Block, blocks, palladio_words, reason_not_run

@@ -14,7 +14,7 @@ import httpx
 import openai
 from safetensors.numpy import load_file
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.utils import _descendants, launch_server_cmd, terminate_process, wait_for_server
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import jsonschema
 import pytest
 
-from palladio.default_model import DEFAULT_MODEL_NAME
+from palladio.flags.default_model import DEFAULT_MODEL_NAME
 from tests.integration.serving import Server
 
 ROME = [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

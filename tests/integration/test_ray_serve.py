@@ -20,7 +20,7 @@ pytest.importorskip("ray", reason="Ray is not installed: `make ray` has an envir
 import ray
 from ray import serve
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.ray import app, deploy
 from palladio.ray.served_app import FIGURES
 from palladio.ray.tpu_slice import CORES_PER_CHIP, TpuSlice

@@ -47,7 +47,7 @@ def url():
 
 
 def other_hosts() -> list[int]:
-    return processes("palladio.worker_host_process")
+    return processes("palladio.server.worker_host_process")
 
 
 def test_a_replica_on_two_hosts_answers_and_starts_again_with_both(url):

@@ -16,12 +16,12 @@ from tests.tiny_tokenizer import build_tiny_tokenizer
 SCRIPT = """
 import sys
 from palladio.http.server import serve
-from palladio.launch_server import report_error
+from palladio.server.launch import report_error
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.server_args import parse_server_args
+from palladio.flags.server_args import parse_server_args
 
 args = parse_server_args(sys.argv[1:]).args
 configure_logging("info", "text")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from palladio import __main__ as cli
-from palladio import __version__, launch_server
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path
-from palladio.gpu_memory import GPU_MEMORY
+from palladio import __version__
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
+from palladio.flags.gpu_memory import GPU_MEMORY
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
+from palladio.server import launch as launch_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from palladio import Engine
-from palladio.gpu_memory import GPU_MEMORY
+from palladio.flags.gpu_memory import GPU_MEMORY
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.interface.config.user_dirs import user_cache_dir, user_data_dir
 from palladio.runtime.interface.flags.foreign_flags import load_foreign_flags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
-from palladio.server_args import own_flags, parse_server_args
 
 ROOT = Path(__file__).resolve().parents[2]
 

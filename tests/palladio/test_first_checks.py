@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.launch_server import launch
+from palladio.server.launch import launch
 
 
 @pytest.mark.parametrize(

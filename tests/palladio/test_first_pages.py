@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from palladio.commands import run
-from palladio.default_model import PUBLISHED_MODEL_NAME
+from palladio.flags.default_model import PUBLISHED_MODEL_NAME
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS
 from palladio.http.server import KEEP_ALIVE
 from palladio.http.settings.http_config import HttpConfig
@@ -17,7 +18,6 @@ from palladio.model.config.registry import ARCHITECTURES
 from palladio.runtime.devices.accelerators import _INSTALL
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub.catalogue import catalogue
-from palladio.server_args import own_flags, parse_server_args
 from tests.source_tree import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]

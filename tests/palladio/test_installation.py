@@ -83,7 +83,7 @@ def test_another_project_of_that_name_is_told_at_start(tmp_path):
     install(tmp_path, IMPORT_NAME, "2.0.4rc1", FOREIGN)
     code = (
         "import logging; logging.basicConfig(level='WARNING')\n"
-        "from palladio import Engine\nfrom palladio.default_model import default_model_path\n"
+        "from palladio import Engine\nfrom palladio.flags.default_model import default_model_path\n"
         "Engine(default_model_path(), device='cpu', tp_size=64)"  # too many: it ends before it compiles
     )
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "JAX_PLATFORMS": "cpu"}

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from palladio.host_environment import DEFAULT_PORT
+from palladio.flags.host_environment import DEFAULT_PORT
+from palladio.flags.server_args import parse_server_args
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
-from palladio.server_args import parse_server_args
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 BUILT = ("one-pod", "keys", "slice", "pool", "monitoring")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.runtime.text.templates.chat_renderer import render_template

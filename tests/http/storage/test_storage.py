@@ -16,8 +16,8 @@ import pytest
 from palladio.http.files.file_store import INPUT_PREFIX
 from palladio.http.storage.records.object_lists import new_id
 from palladio.http.storage.storage import Storage
-from palladio.launch_server import _storage_path
 from palladio.runtime.interface.errors import ConfigError
+from palladio.server.launch import _storage_path
 from tests.http.storage.blobs.pieces import one_piece
 
 

@@ -18,7 +18,7 @@ from openai import OpenAI
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from palladio.server_args import parse_server_args
+from palladio.flags.server_args import parse_server_args
 from palladio.utils import print_highlight
 from tests.integration.seeds.conftest import ANSWER, REASONING
 from tests.integration.serving import MODEL

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model import decoder
 from palladio.model.layers import row_blocks
 from palladio.model.layers.moe import SparseMLP

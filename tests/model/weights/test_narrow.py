@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from tokenizers import Tokenizer
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model, unflatten_model
 from palladio.model.loading import orbax_weights

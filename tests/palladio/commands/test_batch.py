@@ -14,10 +14,10 @@ import pytest
 from palladio.__main__ import main
 from palladio.commands import batch
 from palladio.commands.batch import run_batch
+from palladio.flags.server_args import parse_server_args
 from palladio.http.batches.offline_file import Requests
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from palladio.server_args import parse_server_args
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.source_tree import ROOT

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from palladio import child, launch_server
 from palladio.__main__ import main
+from palladio.processes import child
 from palladio.runtime.core.start.aot_compile import compile_ahead
 from palladio.runtime.interface.config.config import EngineConfig
+from palladio.server import launch as launch_server
 from tests import compile_cache
 from tests.runtime.tiny_engine import build_tiny_model_dir
 

@@ -12,7 +12,7 @@ import pytest
 from palladio import Engine
 from palladio.__main__ import main
 from palladio.commands import convert
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from tests.model.gguf_files import as_gguf
 from tests.model.make_goldens import GOLDENS
 from tests.model.make_goldens import prompts as golden_prompts

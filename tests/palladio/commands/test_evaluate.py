@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from palladio import __main__ as cli
-from palladio import launch_server
 from palladio.commands import evaluate
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
+from palladio.server import launch as launch_server
 from tests.runtime.tiny_engine import FLAGS
 from tests.tiny_model import make_checkpoint
 from tests.tiny_tokenizer import CORPUS, build_tiny_tokenizer

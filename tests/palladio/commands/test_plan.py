@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks import checkpoints
-from palladio import child
 from palladio.__main__ import main
 from palladio.commands import plan_worker
 from palladio.model.base.module import Initializer
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
+from palladio.processes import child
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.deployment import Deployment, Roofline

@@ -18,7 +18,7 @@ import pytest
 
 from palladio.__main__ import main
 from palladio.commands import list_models
-from palladio.default_model import DEFAULT_MODEL_NAME
+from palladio.flags.default_model import DEFAULT_MODEL_NAME
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.text.hub import hub_download

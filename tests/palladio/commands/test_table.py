@@ -11,7 +11,7 @@ import pytest
 from palladio.__main__ import main
 from palladio.commands.completion import _flags_of
 from palladio.commands.table import COMMANDS, OTHERS
-from palladio.server_args import own_flags
+from palladio.flags.server_args import own_flags
 from tests.source_tree import ROOT
 
 
@@ -98,7 +98,7 @@ def bash_completion(request: pytest.FixtureRequest) -> str:
     return written[0]
 
 
-WORKER = """from palladio.launch_server import run_worker
+WORKER = """from palladio.server.launch import run_worker
 raise SystemExit(run_worker(lambda: print("x" * 100000)))"""
 
 

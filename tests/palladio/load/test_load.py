@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from palladio.http_client import ClientError, HttpClient
 from palladio.load.client import Answer, Target, ask, find_model
 from palladio.load.figures import percentile, summarize
+from palladio.load.http_client import ClientError, HttpClient
 from palladio.load.plot import check_plot_path, render_svg
 from palladio.load.runner import Pace, run_asks
 from palladio.load.sweep import Slo, sweep

@@ -5,13 +5,13 @@ import asyncio
 import httpx
 import pytest
 
+from palladio.flags.server_args import ServerArgs
 from palladio.http.settings.http_config import HttpConfig
 from palladio.ray.served_app import FIGURES, ServedApp
 from palladio.runtime.interface.config.config import ModelSource
 from palladio.runtime.interface.errors import EngineDeadError
 from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from palladio.server_args import ServerArgs
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

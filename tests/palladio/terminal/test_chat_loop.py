@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from palladio.http_client import HttpClient
+from palladio.load.http_client import HttpClient
 from palladio.terminal.chat_loop import ChatLoop, read_message
 from palladio.terminal.conversation import Conversation
 from palladio.terminal.screen import Screen, printable

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.front.offline.offline_engine import Engine
 from tests.runtime.tiny_engine import Collector, TinyEngine, generate, random_prompt, record_batches

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.engine_plan import EnginePlan

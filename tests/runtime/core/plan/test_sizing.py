@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.model.base.sharding import make_abstract_mesh
 from palladio.model.cache.kv_cache import fitting_page_size
 from palladio.model.config.config import ModelConfig, read_model_dir

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.config.config import EngineConfig
@@ -11,7 +12,6 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import load_foreign_flags
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
-from palladio.server_args import own_flags, parse_server_args
 
 FLAGS = load_sglang_flags()
 SERVER = {field.name for config in (HttpConfig, ObservabilityConfig) for field in dataclasses.fields(config)}

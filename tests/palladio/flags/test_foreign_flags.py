@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import load_foreign_flags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
-from palladio.server_args import own_flags, parse_server_args
 
 FLAGS = load_foreign_flags()
 VALUES = {"json_model_override_args": '{"a": 1}', "log_level_http": "error", "root_path": "/x", "model_path": "m"}

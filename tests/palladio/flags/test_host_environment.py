@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from palladio.host_environment import find_hosts
+from palladio.flags.host_environment import find_hosts
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
 

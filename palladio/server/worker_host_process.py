@@ -1,9 +1,9 @@
 """The program of every host but the first: no HTTP, only the calls that host 0 makes.
 
-python -m palladio.worker_host_process < request.json
+python -m palladio.server.worker_host_process < request.json
 """
 
-from palladio.early_signals import INTERRUPTED, end_at_once
+from palladio.processes.early_signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
@@ -13,11 +13,11 @@ import sys
 
 import msgspec
 
-from palladio.launch_server import run_worker
 from palladio.runtime.core.start.host_worker import run_host_worker
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.telemetry.logs import configure_logging
-from palladio.worker_host import WorkerHostRequest
+from palladio.server.launch import run_worker
+from palladio.server.worker_host import WorkerHostRequest
 
 
 def main() -> int:

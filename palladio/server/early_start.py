@@ -3,10 +3,10 @@
 import os
 from collections.abc import Sequence
 
-from palladio.early_signals import end_at_once
-from palladio.gpu_memory import gpu_memory
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.processes.early_signals import end_at_once
+from palladio.processes.without_torch import hide_torch_from_transformers
 from palladio.runtime.process.engine_child import EarlyEngine
-from palladio.without_torch import hide_torch_from_transformers
 
 
 def begin_to_serve(argv: Sequence[str]) -> EarlyEngine | None:

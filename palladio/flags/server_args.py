@@ -14,7 +14,7 @@ from typing import Any
 
 import tyro
 
-from palladio.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
+from palladio.flags.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.config.config import (

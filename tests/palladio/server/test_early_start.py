@@ -10,8 +10,8 @@ from typing import Self
 
 import pytest
 
-from palladio.early_start import begin_to_serve
 from palladio.runtime.process.engine_child import EarlyEngine
+from palladio.server.early_start import begin_to_serve
 from palladio.utils import _descendants
 
 SERVE = [sys.executable, "-m", "palladio", "serve", "--port", "0"]

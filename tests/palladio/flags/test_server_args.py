@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from palladio.default_model import DEFAULT_MODEL_ALIASES, default_model_path
+from palladio.flags.default_model import DEFAULT_MODEL_ALIASES, default_model_path
+from palladio.flags.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
-from palladio.server_args import ServerArgs, names_model, own_flags, parse_server_args
 from tests.source_tree import SOURCES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FLAGS = load_sglang_flags()
 FOREIGN = [flag for flag in FLAGS if flag.name not in own_flags()]
 PLANNED = [flag for flag in FOREIGN if flag.verdict in "KP" and not flag.always_on]
@@ -114,7 +114,7 @@ def test_every_flag_of_ours_is_read_somewhere():
         "runtime/interface/config/config.py",
         "runtime/interface/config/parallel_config.py",
         "http/settings/http_config.py",
-        "palladio/server_args.py",
+        "palladio/flags/server_args.py",
     }
     read = set()
     for source in SOURCES:

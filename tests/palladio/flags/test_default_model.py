@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from palladio.commands import run
 from palladio.commands.chat import read_settings
-from palladio.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, default_model_path, published_model
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, default_model_path, published_model
 from palladio.http.pages.page_files import page_files
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.settings.http_config import HttpConfig
@@ -20,7 +20,7 @@ from palladio.http.tool_calls.detection import choose_format
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODEL = default_model_path()
 MAX_BYTES = 10_000_000
 

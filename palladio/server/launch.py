@@ -2,13 +2,13 @@
 
 import sys
 
-from palladio.hidden_modules import explain_hidden_modules
+from palladio.processes.hidden_modules import explain_hidden_modules
 
 if __name__ == "__main__":
     explain_hidden_modules()
 
-from palladio.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
-from palladio.early_start import begin_to_serve
+from palladio.processes.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
+from palladio.server.early_start import begin_to_serve
 
 if __name__ == "__main__":
     _early = begin_to_serve(sys.argv[1:])  # before what takes a second to import
@@ -20,9 +20,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from palladio.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
-from palladio.gpu_memory import gpu_memory
-from palladio.host_environment import find_hosts
+from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
+from palladio.flags.gpu_memory import gpu_memory
+from palladio.flags.host_environment import find_hosts
+from palladio.flags.server_args import ServerArgs, names_model, parse_server_args
 from palladio.http.server import check_settings, serve
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
@@ -33,8 +34,7 @@ from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.local_path import local_path
 from palladio.runtime.text.hub.servable_config import glance_at
-from palladio.server_args import ServerArgs, names_model, parse_server_args
-from palladio.worker_host import WorkerHostRequest, become_worker_host
+from palladio.server.worker_host import WorkerHostRequest, become_worker_host
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import msgspec
 
-from palladio.child import python_path
+from palladio.processes.child import python_path
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.telemetry.logs import LogFormat
 
@@ -30,5 +30,5 @@ def become_worker_host(request: WorkerHostRequest, environment: Mapping[str, str
     os.dup2(reading, sys.stdin.fileno())
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [sys.executable, "-P", "-m", "palladio.worker_host_process"]
+    command = [sys.executable, "-P", "-m", "palladio.server.worker_host_process"]
     os.execve(sys.executable, command, {**environment, "PYTHONPATH": python_path()})

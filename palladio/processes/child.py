@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from palladio.early_signals import INTERRUPTED
+from palladio.processes.early_signals import INTERRUPTED
 
 
 def run_module(module: str, *arguments: str, environment: Mapping[str, str], request: object = None) -> int:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 LOAD = """
 import json, sys
 {first}
-from palladio.default_model import default_model_path
+from palladio.flags.default_model import default_model_path
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(default_model_path())
 had_torch = "torch" in sys.modules
@@ -30,7 +30,7 @@ def load_after(first: str) -> tuple[list[int], bool, float]:
 
 
 def test_transformers_does_not_see_torch_and_others_do():
-    hide = "from palladio.without_torch import hide_torch_from_transformers as hide; hide(); hide()"
+    hide = "from palladio.processes.without_torch import hide_torch_from_transformers as hide; hide(); hide()"
     hidden = load_after(hide)
     assert hidden[1:] == (False, 2.0)
     plain = load_after("")

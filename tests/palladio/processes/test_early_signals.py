@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from palladio.child import run_module
-from palladio.default_model import default_model_path
-from palladio.early_signals import raise_on_terminate
+from palladio.flags.default_model import default_model_path
+from palladio.processes.child import run_module
+from palladio.processes.early_signals import raise_on_terminate
 from palladio.utils import _descendants
 
 MODEL = str(default_model_path())

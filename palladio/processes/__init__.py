@@ -1,0 +1,5 @@
+"""Processes and what they start with.
+
+Owns: children of a command, signals, modules that are hidden or kept out.
+Never: knows what a child is for.
+"""
