@@ -1,22 +1,10 @@
-"""`python -m palladio.launch_server --model-path …`: from a command line to a serving process."""
-
-import sys
-
-from palladio.processes.hidden_modules import explain_hidden_modules
-
-if __name__ == "__main__":
-    explain_hidden_modules()
-
-from palladio.processes.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
-from palladio.server.early_start import begin_to_serve
-
-if __name__ == "__main__":
-    _early = begin_to_serve(sys.argv[1:])  # before what takes a second to import
+"""From a command line to a serving process."""
 
 import dataclasses
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +13,7 @@ from palladio.flags.gpu_memory import gpu_memory
 from palladio.flags.host_environment import find_hosts
 from palladio.flags.server_args import ServerArgs, names_model, parse_server_args
 from palladio.http.server import check_settings, serve
+from palladio.processes.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.user_dirs import user_data_dir
@@ -186,7 +175,3 @@ def _storage_path(environment: Mapping[str, str], port: int) -> str | None:
         else:
             return str(folder)
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main(early=_early))
