@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from palladio.commands.table import COMMANDS, OTHERS, render_help
+from palladio.cli.table import COMMANDS, OTHERS, render_help
 from palladio.processes.early_signals import (
     BROKEN_PIPE,
     INTERRUPTED,

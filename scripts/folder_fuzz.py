@@ -23,7 +23,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import transformers  # noqa: E402, F401 (once, before the processes of all damages)
 
-from palladio.commands.list_models import describe_problem  # noqa: E402
+from palladio.commands.models.list_models import describe_problem  # noqa: E402
 from palladio.http.prompts.template_format import TemplateFacts  # noqa: E402
 from palladio.model.config.config import ModelConfig, read_model_dir  # noqa: E402
 from palladio.model.loading.orbax_weights import convert  # noqa: E402

@@ -123,10 +123,10 @@ STATES: dict[str, State] = {
         "handlers come back once the child is known",
         "tests/palladio/processes/test_early_signals.py::test_ctrl_c_while_a_worker_imports_prints_no_traceback",
     ),
-    "palladio/commands/convert_worker.py:main setLevel": State(
+    "palladio/commands/offline/convert_worker.py:main setLevel": State(
         "its main program",
         _OWN_PROCESS,
-        "tests/palladio/commands/test_convert.py::test_a_converted_model_is_served_as_it_was",
+        "tests/palladio/commands/offline/test_convert.py::test_a_converted_model_is_served_as_it_was",
     ),
     "palladio/ray/served_app.py:ServedApp.start gc.freeze": State(
         "each start in a replica",

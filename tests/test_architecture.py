@@ -69,8 +69,8 @@ ENVIRONMENT_READERS = {
     "palladio/test/test_utils.py": "SGLang's switch, which tutorials ask for",
     "palladio/ray/served_app.py": "a process that Ray has started: in the place of the command line",
     "palladio/ray/hosts.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
-    "palladio/commands/run_worker.py": "the command line of a server of its own",
-    "palladio/commands/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
+    "palladio/commands/chat/run_worker.py": "the command line of a server of its own",
+    "palladio/commands/plan/plan.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
     "runtime/process/engine_child.py": "hands the environment on to the child, with PYTHONPATH; reads nothing from it",
 }
 LOCAL_IMPORTS = {

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from palladio.commands.table import COMMANDS
+from palladio.cli.table import COMMANDS
 from tests.source_tree import ROOT
 from tests.test_architecture import JAX_FILES, JAX_ROOMS
 
@@ -51,7 +51,7 @@ def test_the_command_line_runs_without_jax_in_its_process():
 
 
 def test_a_chat_with_a_server_loads_no_server():
-    _import_leaves_out(["palladio.commands.chat"], ["fastapi", "transformers", "numpy", "tyro", "zmq"])
+    _import_leaves_out(["palladio.commands.chat.chat"], ["fastapi", "transformers", "numpy", "tyro", "zmq"])
 
 
 def test_offline_use_needs_no_server_libraries():

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from palladio.commands.parsing import make_parser
+from palladio.cli.parsing import make_parser
 from palladio.flags.gpu_memory import gpu_memory
 from palladio.flags.server_args import ServerArgs
 from palladio.http.app import create_app, create_observer

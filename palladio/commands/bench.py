@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from palladio.commands.parsing import check_output, json_value, make_parser
+from palladio.cli.parsing import check_output, json_value, make_parser
 from palladio.load.client import Answer, Target, ask, find_model
 from palladio.load.http_client import HttpClient
 from palladio.load.plot import check_plot_path, write_plot

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from palladio.commands.parsing import make_parser
+from palladio.cli.parsing import make_parser
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.rules import require
 from palladio.http.storage.blobs.blob_bucket import open_bucket

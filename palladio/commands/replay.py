@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from palladio.commands.parsing import make_parser
+from palladio.cli.parsing import make_parser
 from palladio.flags.gpu_memory import gpu_memory
 from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.front.async_engine import AsyncEngine

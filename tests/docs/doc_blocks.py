@@ -31,7 +31,7 @@ NOT_RUN = {
     r"palladio serve .*--nnodes": "needs several hosts",
     r"palladio plan .*--compile": "needs the compilers of accelerators, 1.4 GB",
     r"palladio pull": "downloads from the hub",
-    r"palladio chat --base-url": "talks to a server elsewhere: tests/palladio/commands/test_chat.py has one",
+    r"palladio chat --base-url": "talks to a server elsewhere: tests/palladio/commands/chat/test_chat.py has one",
     r"palladio bench": "loads a server for minutes: tests/palladio/load has a short one",
     r"palladio eval --tasks": "needs lm-eval and its data sets",
     r"palladio replay": "needs the dump of a crash: tests/palladio/commands/test_replay.py makes one",

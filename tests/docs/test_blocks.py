@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.commands.table import COMMANDS
+from palladio.cli.table import COMMANDS
 from palladio.flags.server_args import names_model, own_flags, parse_server_args
 from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 from tests import compile_cache

@@ -7,8 +7,8 @@ LOAD = ("tests/palladio/load/test_load.py",)
 CHAT = ("tests/palladio/terminal/test_chat_loop.py",)
 HUB = ("tests/runtime/text/hub/test_hub_download.py", "tests/runtime/text/hub/test_hub.py")
 BATCH = (_TESTS + "test_batch.py",)
-DOCTOR = (_TESTS + "test_doctor.py",)
-TABLE = (_TESTS + "test_table.py",)
+DOCTOR = (_TESTS + "doctor/test_doctor.py",)
+TABLE = ("tests/palladio/cli/test_table.py",)
 
 COMMAND_FAULTS = (
     Fault(
@@ -104,17 +104,17 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "a download is started without room on the disk",
-        _COMMANDS + "pull.py",
+        _COMMANDS + "models/pull.py",
         "if free is not None and listing.missing > free:",
         "if free is not None and listing.missing < 0:",
-        (_TESTS + "test_pull.py",),
+        (_TESTS + "models/test_pull.py",),
     ),
     Fault(
         "a model that cannot be served is listed as ready",
-        _COMMANDS + "list_models.py",
+        _COMMANDS + "models/list_models.py",
         "    if problem is not None:\n",
         "    if problem is None:\n",
-        (_TESTS + "test_pull.py",),
+        (_TESTS + "models/test_pull.py",),
     ),
     Fault(
         "a batch goes on with another file's answers",
@@ -132,21 +132,21 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "the doctor waits for jax for ever",
-        _COMMANDS + "doctor_checks.py",
+        _COMMANDS + "doctor/doctor_checks.py",
         "child.wait(limit)",
         "child.wait(limit * 1000)",
         DOCTOR,
     ),
     Fault(
         "the doctor tells a token",
-        _COMMANDS + "doctor_checks.py",
+        _COMMANDS + "doctor/doctor_checks.py",
         "return _SECRET.sub",
         "return str if not text else (lambda mark, words: words)",
         DOCTOR,
     ),
     Fault(
         "completion leaves out the flags of serve",
-        _COMMANDS + "completion.py",
+        "palladio/cli/completion.py",
         "if COMMANDS[command].takes_serve_flags else {}",
         "if not COMMANDS[command].takes_serve_flags else {}",
         TABLE,
@@ -160,10 +160,10 @@ COMMAND_FAULTS = (
     ),
     Fault(
         "a likelihood counts the context's tokens",
-        _COMMANDS + "engine_scores.py",
+        _COMMANDS + "eval/engine_scores.py",
         "scored = entries[len(entries) - count :]",
         "scored = entries[len(entries) - count - 1 :]",
-        (_TESTS + "test_evaluate.py",),
+        (_TESTS + "eval/test_evaluate.py",),
     ),
     Fault(
         "the embedded model's name is taken for a hub id",

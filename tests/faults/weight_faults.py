@@ -304,10 +304,10 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a window of perplexity counts its context again",
-        "palladio/commands/evaluate.py",
+        "palladio/commands/eval/evaluate.py",
         "max(scored, begin + 1)",
         "begin + 1",
-        ("tests/palladio/commands/test_evaluate.py",),
+        ("tests/palladio/commands/eval/test_evaluate.py",),
     ),
     Fault(
         "numbers that do not fit their bits are cut",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from palladio.commands import run
+from palladio.commands.chat import run
 from palladio.flags.default_model import PUBLISHED_MODEL_NAME
 from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from palladio.commands import run
-from palladio.commands.chat import read_settings
+from palladio.commands.chat import run
+from palladio.commands.chat.chat import read_settings
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, PUBLISHED_MODEL_NAME, default_model_path, published_model
 from palladio.http.pages.page_files import page_files
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family

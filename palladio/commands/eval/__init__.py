@@ -1,0 +1,5 @@
+"""`palladio eval`.
+
+Owns: perplexity, lm-eval's tasks and its adapter.
+Never: starts a server.
+"""

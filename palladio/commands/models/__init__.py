@@ -1,0 +1,5 @@
+"""Models of the local cache: `palladio pull` and `palladio list`.
+
+Owns: each command.
+Never: loads a model.
+"""
