@@ -21,7 +21,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     ragged_paged_attention,
     scale_page_shape,
 )
-from palladio.pallas_kernels.ragged_paged_attention.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
 from palladio.pallas_kernels.target import Target
 
 ROUTED = ((2, 128), (16, 60), (16, 512), (1024, 8))  # tokens and experts

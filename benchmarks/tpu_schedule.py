@@ -132,18 +132,13 @@ def child(kernel: Kernel, report: str) -> None:
     from jax.sharding import NamedSharding, PartitionSpec
     from kernel_matrix import CHIPS
 
-    from palladio.pallas_kernels.ragged_paged_attention import (
-        AttentionMetadata,
-        kv_page_shape,
-        scale_page_shape,
-        tpu,
-        tpu_config,
-    )
-    from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-    from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
-    from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
-    from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import limit_rows
-    from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SharedTurns, TurnPlan
+    from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, kv_page_shape, scale_page_shape
+    from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+    from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionOptions
+    from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
+    from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu, tpu_config
+    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import limit_rows
+    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SharedTurns, TurnPlan
     from palladio.pallas_kernels.target import Target
 
     chip, kind, head_size, changes, kv_dtype = (
@@ -216,7 +211,7 @@ def measure(kernel: Kernel) -> dict[str, Any]:
         blocks = Blocks(**compiled["sizes"])
         segments = read_schedule(Path(folder), "paged_attention")
         plain, masked = inner_blocks(segments, blocks, kernel.num_kv_heads)
-    from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+    from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size
 
     if kind == "decode":
         row |= short_bundles(segments, masked) | shared_bundles(segments) | {"together": compiled["together"]}

@@ -186,7 +186,7 @@ def tuned_products() -> None:
 
 
 def tuned_attention() -> None:
-    from palladio.pallas_kernels.ragged_paged_attention.tpu_config import _table
+    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import _table
 
     assert _table("v4") != _table("7x") != _table("no-such-kind") == {}
 
@@ -271,7 +271,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/devices/device_choice.py:choose_device jax.config.update": device_choice,
         "runtime/devices/device_choice.py:_quiet_about_others addFilter": device_choice,
         "pallas_kernels/narrow_matmul/config.py:_table": tuned_products,
-        "pallas_kernels/ragged_paged_attention/tpu_config.py:_table": tuned_attention,
+        "pallas_kernels/ragged_paged_attention/tpu/tpu_config.py:_table": tuned_attention,
         "model/loading/load_model.py:_mover": moved_weights,
         "pallas_kernels/narrow_matmul/tuning.py:_wide": tuning,
         "model/config/registry.py:ARCHITECTURES": families,

@@ -55,7 +55,7 @@ STATES: dict[str, State] = {
         "each rendering, for its own context", "jinja2 hands filters no argument of ours", first("text")
     ),
     "pallas_kernels/narrow_matmul/config.py:_table": State(_MADE, "a file of the package by its name", first("device")),
-    "pallas_kernels/ragged_paged_attention/tpu_config.py:_table": State(
+    "pallas_kernels/ragged_paged_attention/tpu/tpu_config.py:_table": State(
         _MADE, "a file of the package by its name", first("device")
     ),
     "pallas_kernels/narrow_matmul/tuning.py:_wide": State(_MADE, "jax keeps it by shapes and dtypes", first("device")),

@@ -8,7 +8,7 @@ import jax
 from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.kv_cache_update import cpu_native, reference, tpu, tpu_scales, xla
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
-from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, pack_rows, quantize_rows
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import KVPages, ScaledPages, pack_rows, quantize_rows
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {"tpu": tpu.update, "cpu_native": cpu_native.update, "xla": xla.update, "reference": reference.update}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
-from palladio.pallas_kernels.ragged_paged_attention.layout import scale_cells
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import scale_cells
 from palladio.pallas_kernels.target import Target
 
 

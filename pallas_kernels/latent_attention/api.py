@@ -11,7 +11,7 @@ from palladio.pallas_kernels.kv_cache_update import CacheWrites, write_rows
 from palladio.pallas_kernels.latent_attention import gpu_triton, reference, tpu, xla
 from palladio.pallas_kernels.latent_attention.layout import DTYPES, LatentOptions, pack_rows
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {

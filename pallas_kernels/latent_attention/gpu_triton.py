@@ -16,11 +16,11 @@ from jax.experimental.pallas import triton as pltriton
 from palladio.pallas_kernels.latent_attention.layout import DTYPES, LatentOptions
 from palladio.pallas_kernels.latent_attention.triton_tile import LatentReader, Tile, TritonBlocks
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import WANTED_PROGRAMS, DecodeBlocks
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
-from palladio.pallas_kernels.ragged_paged_attention.triton_decode import Partial, Parts, combine_parts, plan_parts
-from palladio.pallas_kernels.ragged_paged_attention.triton_tile import LOWEST, Softmax, tile_lanes
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import WANTED_PROGRAMS, DecodeBlocks
+from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_decode import Partial, Parts, combine_parts, plan_parts
+from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_tile import LOWEST, Softmax, tile_lanes
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionOptions
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import product_precision, refusal, store
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 from palladio.pallas_kernels.target import Target
 
 LANES = 128

@@ -11,11 +11,11 @@ from palladio.pallas_kernels.latent_attention.layout import LANES, LatentOptions
 from palladio.pallas_kernels.latent_attention.tpu_config import LatentBlocks, latent_blocks, padded_heads
 from palladio.pallas_kernels.latent_attention.tpu_kernel import latent_kernel
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
-from palladio.pallas_kernels.ragged_paged_attention.tpu_config import check
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import NUM_TABLES, padded_table
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import check
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import NUM_TABLES, padded_table
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOG2E, KernelSizes
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 
 from palladio.pallas_kernels.latent_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.tpu_config import NO_CHANGES, SPILLS, VMEM
-from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import NO_CHANGES, SPILLS, VMEM
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT
 from palladio.pallas_kernels.target import Target
 
 USUAL = {"decode": {"rows": 1, "keys": 1024, "row_chunk": 256, "key_chunk": 512}} | {

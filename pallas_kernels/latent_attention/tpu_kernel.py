@@ -26,8 +26,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.latent_attention.layout import LANES
 from palladio.pallas_kernels.latent_attention.tpu_config import LatentBlocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import KeyBuffers, QueryBlocks, start_walk, walk_keys
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOWEST, KernelSizes, as_dtype, lanes, product
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import KeyBuffers, QueryBlocks, start_walk, walk_keys
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOWEST, KernelSizes, as_dtype, lanes, product
 
 Ref = Any
 NUM_BUFFERS = 3  # that the stages of a unit hand over: scores, weights, decay

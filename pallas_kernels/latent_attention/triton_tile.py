@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.ragged_paged_attention.triton_tile import LOG2E, MIN_ROWS, tile_lanes
+from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_tile import LOG2E, MIN_ROWS, tile_lanes
 from palladio.pallas_kernels.triton import Precision, load, matmul
 
 

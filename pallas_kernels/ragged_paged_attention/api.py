@@ -8,12 +8,14 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.dispatch import dispatch
-from palladio.pallas_kernels.ragged_paged_attention import cpu_native, gpu_mosaic, gpu_triton, reference, tpu, xla
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.layout import KVPages, ScaledPages, padded_head_size
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
-from palladio.pallas_kernels.ragged_paged_attention.tpu_config import chunk_block
-from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT
+from palladio.pallas_kernels.ragged_paged_attention import cpu_native, reference, xla
+from palladio.pallas_kernels.ragged_paged_attention.gpu import gpu_mosaic, gpu_triton
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import KVPages, ScaledPages, padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import chunk_block
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT
 from palladio.pallas_kernels.target import Target
 
 BACKENDS = {

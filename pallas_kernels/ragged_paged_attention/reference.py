@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size, unpack_scales
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size, unpack_scales
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:

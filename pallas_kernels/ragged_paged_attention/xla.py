@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size, unpack_scales
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size, unpack_scales
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 
 CHUNK_TOKENS = 128
 QUERY_BLOCK = 128

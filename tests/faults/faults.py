@@ -346,7 +346,7 @@ FAULTS = (
     # Kernels
     Fault(
         "rows that nobody wrote are returned",
-        "pallas_kernels/ragged_paged_attention/tpu_rows.py",
+        "pallas_kernels/ragged_paged_attention/tpu/tpu_rows.py",
         "rest, queries = self.target.shape[2] - first, self.sizes.queries",
         "rest, queries = jnp.int32(0), self.sizes.queries",
         ("tests/pallas_kernels/test_attention_tpu.py",),
@@ -388,7 +388,7 @@ FAULTS = (
     ),
     Fault(
         "a block of keys waits for some of its pages",
-        "pallas_kernels/ragged_paged_attention/tpu_pages.py",
+        "pallas_kernels/ragged_paged_attention/tpu/tpu_pages.py",
         "pl.when(number & (1 << power) != 0)",
         "pl.when(number & (2 << power) != 0)",
         ("tests/pallas_kernels/test_attention_tpu.py",),

@@ -22,7 +22,7 @@ import numpy as np
 
 from palladio.pallas_kernels.block_matmul import block_matmul
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
-from palladio.pallas_kernels.ragged_paged_attention import mosaic_prefill, mosaic_tile
+from palladio.pallas_kernels.ragged_paged_attention.gpu import mosaic_prefill, mosaic_tile
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, attend, make
 

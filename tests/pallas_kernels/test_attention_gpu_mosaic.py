@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention import api, gpu_mosaic
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention import api
+from palladio.pallas_kernels.ragged_paged_attention.gpu import gpu_mosaic
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionOptions
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, make, metadata_of
 from tests.pallas_kernels.interpret_mosaic import FAULTS, interpret, planted

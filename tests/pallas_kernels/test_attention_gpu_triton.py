@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, ragged_paged_attention, triton_decode
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import DecodeBlocks
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention import ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.gpu import gpu_triton, triton_decode
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import DecodeBlocks
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionOptions
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, interpreted, make, metadata_of
 

@@ -13,14 +13,8 @@ import pytest
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention import (
-    tpu_config,
-    tpu_kernel,
-    tpu_pages,
-    tpu_rows,
-    tpu_short,
-)
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu_config, tpu_kernel, tpu_pages, tpu_rows, tpu_short
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, compiled, interpreted, make
 

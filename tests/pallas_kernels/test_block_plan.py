@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention.plan import plan_blocks
+from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import plan_blocks
 
 
 @pytest.mark.parametrize("align", [1, 16])

@@ -18,7 +18,7 @@ from palladio.pallas_kernels.latent_attention import (
     tpu_config,
     tpu_kernel,
 )
-from palladio.pallas_kernels.ragged_paged_attention.tpu_config import VMEM
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import VMEM
 from palladio.pallas_kernels.target import Target
 from tests.pallas_kernels.attention_cases import Case, make
 from tests.pallas_kernels.latent_cases import LAYOUTS, L, R, attend, error, rows_and_queries

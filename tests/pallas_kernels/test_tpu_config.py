@@ -6,7 +6,8 @@ import re
 import jax.numpy as jnp
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, tpu_config
+from palladio.pallas_kernels.ragged_paged_attention import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu_config
 from palladio.pallas_kernels.target import Target
 
 

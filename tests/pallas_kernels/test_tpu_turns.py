@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT, TurnPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT, TurnPlan
 
 BLOCK, TOGETHER, PAGE, LONGEST = 8, 4, 32, 2 * SHORT
 

@@ -25,7 +25,7 @@ from palladio.pallas_kernels.latent_attention import latent_attention, latent_ca
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
-from palladio.pallas_kernels.ragged_paged_attention.gpu_triton import addressable_pages
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
 from palladio.runtime.core.plan.sizing import Dtypes

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
 
 LOWEST = -0.7 * float(jnp.finfo(jnp.float32).max)  # differences of two stay finite
 LOG2E = math.log2(math.e)

@@ -24,9 +24,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import ChunkBlock
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import ChunkBlock
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
     KeyBuffers,
     QueryBlocks,
     SharedBlocks,
@@ -34,10 +34,17 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
     walk_keys,
     walk_shared,
 )
-from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
-from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
-from palladio.pallas_kernels.ragged_paged_attention.tpu_short import ShortRequests
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import NUM_ROW_SCRATCH, ChunkRows
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_short import ShortRequests
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import (
+    LOG2E,
+    LOWEST,
+    KernelSizes,
+    as_dtype,
+    lanes,
+    product,
+)
 
 Ref = Any
 NUM_SCALARS = 7  # of attention_kernel, without those of shared turns

@@ -13,10 +13,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import DecodeBlocks
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
-from palladio.pallas_kernels.ragged_paged_attention.triton_tile import (
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import DecodeBlocks
+from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_tile import (
     LOWEST,
     MIN_ROWS,
     CacheReader,
@@ -24,6 +22,8 @@ from palladio.pallas_kernels.ragged_paged_attention.triton_tile import (
     compute_dtype,
     tile_lanes,
 )
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.triton import load, product_precision, store
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import KernelSizes
 
 Ref = Any
 ALIGNMENT = 16  # rows of a native tile of 16 bits, and two of 32 bits

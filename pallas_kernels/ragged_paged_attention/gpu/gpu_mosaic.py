@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from palladio.pallas_kernels import mosaic
-from palladio.pallas_kernels.ragged_paged_attention import gpu_triton, mosaic_prefill
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import MosaicBlocks
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.gpu import gpu_triton, mosaic_prefill
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import MosaicBlocks
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.target import Target
 
 HEAD_SIZES = (64, 128)  # of 256, sums and scores of a tile exceed a thread's registers (116 bytes spilled, ptxas 13.5)

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 
 WANTED_PROGRAMS = 528  # four for each of an H200's 132 multiprocessors: what runs at once with these registers
 

@@ -8,11 +8,11 @@ import math
 
 import jax
 
-from palladio.pallas_kernels.ragged_paged_attention import triton_decode, triton_prefill
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import DecodeBlocks, PrefillBlocks
-from palladio.pallas_kernels.ragged_paged_attention.layout import QUANTIZED
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.gpu import triton_decode, triton_prefill
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import DecodeBlocks, PrefillBlocks
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import QUANTIZED
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import DTYPES, refusal
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax
 
-from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan, plan_blocks
+from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan, plan_blocks
 from palladio.pallas_kernels.target import Target
 
 

@@ -16,10 +16,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from jax.typing import DTypeLike
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,9 +21,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, lanes, product
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import (
+    LOG2E,
+    LOWEST,
+    KernelSizes,
+    as_dtype,
+    lanes,
+    product,
+)
 
 Ref = Any
 HIGHEST = -LOWEST

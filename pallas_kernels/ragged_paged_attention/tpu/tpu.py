@@ -10,22 +10,22 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES, padded_head_size
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
-from palladio.pallas_kernels.ragged_paged_attention.plan import BlockPlan
-from palladio.pallas_kernels.ragged_paged_attention.tpu_chunk import chunk_scratch
-from palladio.pallas_kernels.ragged_paged_attention.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
-from palladio.pallas_kernels.ragged_paged_attention.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
-from palladio.pallas_kernels.ragged_paged_attention.tpu_pages import (
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES, padded_head_size
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import chunk_scratch
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
     NUM_TABLES,
     SharedBlocks,
     padded_table,
 )
-from palladio.pallas_kernels.ragged_paged_attention.tpu_rows import ALIGNMENT, row_scratch
-from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import scale_scratch
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import FEW, SharedTurns, TurnPlan
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT, row_scratch
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import scale_scratch
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOG2E, KernelSizes
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import FEW, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 

@@ -16,9 +16,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.mosaic import WARPGROUP_ROWS
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import MosaicBlocks
-from palladio.pallas_kernels.ragged_paged_attention.metadata import AttentionMetadata, AttentionOptions
-from palladio.pallas_kernels.ragged_paged_attention.mosaic_tile import Block, Buffers, QueryTile
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import MosaicBlocks
+from palladio.pallas_kernels.ragged_paged_attention.gpu.mosaic_tile import Block, Buffers, QueryTile
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
 
 
 def attend(

@@ -10,13 +10,13 @@ from types import MappingProxyType
 
 import jax.numpy as jnp
 
-from palladio.pallas_kernels.ragged_paged_attention.config import AttentionShape
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
+from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
-TUNED = Path(__file__).resolve().parent.parent / "tuned"
+TUNED = Path(__file__).resolve().parents[2] / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
 SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's buffers
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half

@@ -20,10 +20,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.ragged_paged_attention.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu_scales import RowScales
-from palladio.pallas_kernels.ragged_paged_attention.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, product
-from palladio.pallas_kernels.ragged_paged_attention.tpu_turns import SHORT
+from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOG2E, LOWEST, KernelSizes, as_dtype, product
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
 
 Ref = Any
 AHEAD = 16  # units whose values are not added yet

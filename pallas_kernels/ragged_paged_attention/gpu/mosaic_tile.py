@@ -11,8 +11,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from palladio.pallas_kernels import mosaic
 from palladio.pallas_kernels.mosaic import WARPGROUP_ROWS
-from palladio.pallas_kernels.ragged_paged_attention.gpu_config import MosaicBlocks
-from palladio.pallas_kernels.ragged_paged_attention.triton_tile import LOG2E, LOWEST
+from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_config import MosaicBlocks
+from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_tile import LOG2E, LOWEST
 
 
 class Buffers(NamedTuple):

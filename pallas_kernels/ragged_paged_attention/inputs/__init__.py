@@ -1,0 +1,5 @@
+"""What every backend of attention gets.
+
+Owns: the layout of pages, the metadata of a batch, plans of a step, shapes.
+Never: imports a backend.
+"""
