@@ -139,7 +139,7 @@ docs-serve: $(DOCS)/.installed
 	$(DOCS)/bin/python scripts/docs_site.py serve $(DOCS_ADDRESS)
 
 docs-pictures: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python benchmarks/support/pictures.py
 
 # Their compilers lie beside the environment, not in it: jax would look for their devices there.
 aot: $(VENV)/.installed-dev aot-compilers

@@ -21,7 +21,7 @@ if compgen -G 'wheels/*.whl' >/dev/null; then
   fi
 fi
 case ${1-} in
-  smoke) "$python" benchmarks/gpu_smoke.py --out "$out" "${@:2}" ;;
-  flags) "$python" benchmarks/compare_flags.py --model 0.5b --turns 2 --json "$out/flags.json" ;;
-  *) "$python" benchmarks/h200.py --out "$out" "$@" ;;
+  smoke) "$python" benchmarks/gpu/gpu_smoke.py --out "$out" "${@:2}" ;;
+  flags) "$python" benchmarks/serving/compare_flags.py --model 0.5b --turns 2 --json "$out/flags.json" ;;
+  *) "$python" benchmarks/gpu/h200.py --out "$out" "$@" ;;
 esac

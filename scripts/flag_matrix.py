@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from peer_builds import BuildError, avx2_library  # noqa: E402
-
+from benchmarks.peers.peer_builds import BuildError, avx2_library  # noqa: E402
 from tests.flag_matrix.files import Folder  # noqa: E402
 from tests.flag_matrix.rows import ROWS, Row  # noqa: E402
 from tests.flag_matrix.runner import KEEPS_OBJECTS, RowFailed, Runner, compiler, own_environment  # noqa: E402
@@ -88,7 +87,7 @@ def avx2_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, 
         [sys.executable, "-c", _FORMS], env=shown, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     if done.stdout.split() != ["avx2"]:
-        raise BuildError(f"benchmarks/avx2_cpu.c shows {done.stdout.strip() or done.stderr.strip() or 'nothing'}")
+        raise BuildError(f"benchmarks/peers/avx2_cpu.c shows {done.stdout.strip() or done.stderr.strip() or 'nothing'}")
     return shown
 
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from server_process import provenance  # noqa: E402
-
+from benchmarks.support.server_process import provenance  # noqa: E402
 from tests.faults.fault import Fault  # noqa: E402
 from tests.faults.faults import FAULTS  # noqa: E402
 

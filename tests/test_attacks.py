@@ -1,21 +1,18 @@
-"""benchmarks/attacks.py: what it sends, and how it tells what came of it; no server is started."""
+"""benchmarks/faults/attacks.py: what it sends, and how it tells what came of it; no server is started."""
 
 import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 
 import orjson
 import pytest
 
+from benchmarks.faults.attack_list import ATTACKS, batch_form, chat_body, nested, text_of
+from benchmarks.faults.attack_watch import Longest
+from benchmarks.faults.attacks import HEAD, Row, chosen, table
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "benchmarks"))  # its files import each other by their names alone
-
-from attack_list import ATTACKS, batch_form, chat_body, nested, text_of  # noqa: E402
-from attack_watch import Longest  # noqa: E402
-from attacks import HEAD, Row, chosen, table  # noqa: E402
-
 pytestmark = pytest.mark.slow  # of a benchmark, not of the server
 
 ROW = Row("a", "200 in 0.10 s", 0.02, 1.5, 2_000_000, -1_000_000, is_alive=True, was_killed=False, errors={})

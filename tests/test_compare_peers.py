@@ -1,4 +1,4 @@
-"""benchmarks/compare_peers.py: what counts, and what comes of it; no peer is built or started."""
+"""benchmarks/peers/compare_peers.py: what counts, and what comes of it; no peer is built or started."""
 
 import importlib
 import os
@@ -13,21 +13,8 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch):
-    """The script as a module, beside those that it imports."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("compare_peers")
-    for name in (
-        "compare_peers",
-        "compare_hf",
-        "peer_builds",
-        "published",
-        "checkpoints",
-        "serving",
-        "server_process",
-        "report",
-    ):
-        sys.modules.pop(name, None)
+def peers():
+    return importlib.import_module("benchmarks.peers.compare_peers")
 
 
 def sample(tokens_per_second: float, error: str | None = None) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What benchmarks/device_trace.py reads from a trace: gaps against those that were made, and a real one's steps."""
+"""What benchmarks/gpu/device_trace.py reads from a trace: gaps against those that were made, and a real one's steps."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jax.profiler import ProfileData
 
-from benchmarks.device_trace import Kernel, idle_intervals, read_kernels, step_starts, summarize
+from benchmarks.gpu.device_trace import Kernel, idle_intervals, read_kernels, step_starts, summarize
 
 pytestmark = pytest.mark.slow  # of a benchmark, not of the server
 
@@ -114,6 +114,6 @@ def test_a_gpus_streams_without_their_copies(tmp_path: Path) -> None:
 
 
 def test_its_command(tmp_path: Path) -> None:
-    command = [sys.executable, "benchmarks/device_trace.py", str(tmp_path), "--steps", "3"]
+    command = [sys.executable, "benchmarks/gpu/device_trace.py", str(tmp_path), "--steps", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"{tmp_path}: no *.xplane.pb there\n")

@@ -55,9 +55,8 @@ REPORT: dict[str, Any] = {
 
 
 @pytest.fixture
-def h200(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import h200
+def h200() -> ModuleType:
+    from benchmarks.gpu import h200
 
     return h200
 
@@ -86,7 +85,7 @@ def test_the_parts_with_goals_have_all_of_their_time(h200: ModuleType) -> None:
 def plot(tmp_path: Path, report: dict[str, Any]) -> tuple[subprocess.CompletedProcess[str], Path]:
     source, svg = tmp_path / "report.json", tmp_path / "plot.svg"
     source.write_text(json.dumps(report))
-    command = [sys.executable, "benchmarks/h200_plot.py", str(source), "--svg", str(svg)]
+    command = [sys.executable, "benchmarks/gpu/h200_plot.py", str(source), "--svg", str(svg)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False), svg
 
 

@@ -213,7 +213,7 @@ def test_the_table_of_slices_is_that_of_the_figures(tmp_path):
     page = tmp_path / "hardware.md"
     page.write_text((ROOT / "docs" / "hardware.md").read_text(encoding="utf-8"), encoding="utf-8")
     figures = ROOT / "benchmarks" / "results" / "aot-2026-11-22" / "slices.json"
-    command = [sys.executable, "benchmarks/slices.py", "--json", str(figures), "--write", str(page)]
+    command = [sys.executable, "benchmarks/paper/slices.py", "--json", str(figures), "--write", str(page)]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
     assert "| Llama-3.1-8B | v5e-4 |" in page.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ Kind = Literal["sharegpt", "random", "prefix"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 # Of lengths in tokens: log-normal, with the means that vLLM's benchmark of ShareGPT prints (about 220 and 190); the
-# spreads are a guess at its long tails. See benchmarks/padding.py.
+# spreads are a guess at its long tails. See benchmarks/engine/padding.py.
 _SHAREGPT_PROMPT, _SHAREGPT_OUTPUT = (4.75, 1.3), (4.75, 1.0)
 _SHORTEST, _LONGEST = 4, 1024
 _SAMPLE = 400  # words that are counted to know how many make a token

@@ -1,5 +1,5 @@
 """What programs need beside their arguments, before any is compiled: for plans. Compilers reuse memory as they can, so
-this is arithmetic on the widest arrays, with factors that `benchmarks/workspace.py` found their figures to stay below.
+this is arithmetic on the widest arrays, with factors that `benchmarks/aot/workspace.py` found to suffice.
 """
 
 import dataclasses

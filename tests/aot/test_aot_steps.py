@@ -331,7 +331,7 @@ def test_the_memory_plan_is_what_the_compiler_then_asks_for(target, tmp_path):
         pytest.skip(f"{compiler} is not installed")
     report = tmp_path / "report.json"
     sizes = ["--model", "llama-3.1-8b", "--layers", "2", "--json", str(report)]
-    command = [sys.executable, "benchmarks/memory_plan.py", "--target", target, *sizes]
+    command = [sys.executable, "benchmarks/aot/memory_plan.py", "--target", target, *sizes]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
     assert report.exists(), done.stderr[-3000:]
     figures = json.loads(report.read_text())
@@ -346,7 +346,7 @@ def compile_programs(target, model, tmp_path, *flags):
     report = tmp_path / "report.json"
     layers = "7" if model == "gemma-3-4b" else "2"
     sizes = ["--layers", layers, "--decode", "16", "--prefill", "256", "--json", str(report), *flags]
-    command = [sys.executable, "benchmarks/aot_steps.py", "--target", target, "--model", model, *sizes]
+    command = [sys.executable, "benchmarks/aot/aot_steps.py", "--target", target, "--model", model, *sizes]
     done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
     assert report.exists(), done.stderr[-3000:]
     return json.loads(report.read_text())["programs"], done.stdout
@@ -364,7 +364,16 @@ def _environment() -> dict[str, str]:
 def test_experts_that_no_token_goes_to_are_not_read(model, tmp_path):
     """By one request, and nothing of all experts is brought before kernels: once all scales of gpt-oss were."""
     report = tmp_path / "report.json"
-    command = [sys.executable, "benchmarks/mixture_paper.py", "--only", model, "--requests", "1", "--json", str(report)]
+    command = [
+        sys.executable,
+        "benchmarks/paper/mixture_paper.py",
+        "--only",
+        model,
+        "--requests",
+        "1",
+        "--json",
+        str(report),
+    ]
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

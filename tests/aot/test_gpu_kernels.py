@@ -33,7 +33,7 @@ pytestmark = [
 
 def test_no_kernel_spills(tmp_path):
     report = tmp_path / "kernels.json"
-    table = _run("benchmarks/aot_gpu_kernels.py", "--json", str(report))
+    table = _run("benchmarks/aot/aot_gpu_kernels.py", "--json", str(report))
     kernels = json.loads(report.read_text())["kernels"]
     assert len(kernels) > 150, table
     mosaic = {"paged_prefill_mosaic", "grouped_matmul_mosaic", "block_matmul_mosaic"}
@@ -50,7 +50,7 @@ def test_a_step_on_the_kernels_is_one_cuda_graph(model, products, backend, tmp_p
     sizes = ["--model", model, "--layers", str(LAYERS), "--decode", "2", "16", "--prefill", "256", "--only", "forward"]
     options = ["--target", "h200", "--attention-backend", backend, "--json", str(report)]
     flags = f"--xla_dump_to={dump} {PRODUCTS[products]}"
-    table = _run("benchmarks/aot_steps.py", *sizes, *options, XLA_FLAGS=flags)
+    table = _run("benchmarks/aot/aot_steps.py", *sizes, *options, XLA_FLAGS=flags)
     programs = json.loads(report.read_text())["programs"]
     assert [row["program"] for row in programs] == ["forward[bs=2]", "forward[bs=16]", "forward[bs=256,tok=256]"]
     for row in programs:
@@ -72,7 +72,7 @@ def test_sampling_is_one_cuda_graph(tmp_path):
     """Of 16 rows: 5 kernels for greedy ones, 60 with top_k and top_p, whose loops were once 64 launches of the host."""
     dump = tmp_path / "dump"
     sizes = ["--model", "qwen2.5-0.5b", "--layers", "1", "--decode", "16", "--prefill", "--only", "sample"]
-    table = _run("benchmarks/aot_steps.py", *sizes, "--target", "h200", XLA_FLAGS=f"--xla_dump_to={dump}")
+    table = _run("benchmarks/aot/aot_steps.py", *sizes, "--target", "h200", XLA_FLAGS=f"--xla_dump_to={dump}")
     texts = [listing.read_text() for listing in sorted(dump.glob("*jit_sample.thunk_sequence_after_thunk_passes.txt"))]
     for text in texts:
         assert re.findall(r"^\d+: (\w+)", text, re.MULTILINE) == ["kCommandBuffer"], table
@@ -89,7 +89,7 @@ def test_experts_of_few_rows_have_few_programs(tmp_path):
     sizes = ["--model", "qwen3-30b-a3b", "--layers", str(LAYERS), "--decode", "2", "64", "--prefill"]
     sizes += ["--only", "forward"]
     options = ["--target", "h200", "--attention-backend", "gpu_triton", "--json", str(report)]
-    table = _run("benchmarks/aot_steps.py", *sizes, *options, XLA_FLAGS=f"--xla_dump_to={dump}")
+    table = _run("benchmarks/aot/aot_steps.py", *sizes, *options, XLA_FLAGS=f"--xla_dump_to={dump}")
     texts = [listing.read_text() for listing in sorted(dump.glob("*jit_forward.thunk_sequence_after_thunk_passes.txt"))]
     for text in texts:
         assert re.findall(r"^\d+: (\w+)", text, re.MULTILINE) == ["kCommandBuffer"], table

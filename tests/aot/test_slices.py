@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {"Qwen2.5-0.5B": 24, "Llama-3.1-8B": 32, "Qwen3-32B": 64, "Llama-3.1-70B": 80}
-ROWS = (  # those of benchmarks/slices.py
+ROWS = (  # those of benchmarks/paper/slices.py
     *(("Qwen2.5-0.5B", "v5e-1"), ("Llama-3.1-8B", "v5e-4"), ("Llama-3.1-8B", "v6e-8"), ("Llama-3.1-8B", "h200-1")),
     *(("Qwen3-32B", "v6e-4"), ("Llama-3.1-70B", "v6e-8"), ("Llama-3.1-70B", "v5p-8"), ("Llama-3.1-70B", "tpu7x-8")),
     ("Llama-3.1-70B", "h200-8"),
@@ -25,7 +25,7 @@ def test_a_model_on_a_slice(model: str, place: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("jax_cuda13_plugin" if place.startswith("h200") else "libtpu") is None:
         pytest.skip("its compiler is not installed")
     figures, path = tmp_path / "slices.json", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "benchmarks/slices.py", "--json", str(figures), "--row", model, place]
+    command = [sys.executable, "benchmarks/paper/slices.py", "--json", str(figures), "--row", model, place]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, check=False)
     (row,) = json.loads(figures.read_text())["rows"]
     assert "error" not in row, row

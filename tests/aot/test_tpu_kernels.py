@@ -155,7 +155,7 @@ def test_a_block_of_keys_on_7x_stays_within_its_budget(page_size, kv_heads, tmp_
 
 def _run(script, tmp_path, *flags):
     report = tmp_path / "report.json"
-    command = [sys.executable, f"benchmarks/{script}", *flags, "--json", str(report)]
+    command = [sys.executable, f"benchmarks/aot/{script}", *flags, "--json", str(report)]
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

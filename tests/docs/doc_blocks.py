@@ -27,7 +27,7 @@ NOT_RUN = {
     r"\.venv/bin/python -m pytest": "runs the tests",
     r"\.venv/bin/python benchmarks/": "measures for minutes: another test compares the arguments with the script's",
     r"\.venv/bin/python examples/": "an example, which has a test of its own",
-    r"(python )?benchmarks/h200": "needs an H200",
+    r"(python )?benchmarks/(gpu/)?h200": "needs an H200",
     r"palladio serve .*--nnodes": "needs several hosts",
     r"palladio plan .*--compile": "needs the compilers of accelerators, 1.4 GB",
     r"palladio pull": "downloads from the hub",

@@ -32,7 +32,7 @@ COUNTS = {
     NOT_RUN[r"\.venv/bin/python -m pytest"]: 2,
     NOT_RUN[r"\.venv/bin/python benchmarks/"]: 10,
     NOT_RUN[r"\.venv/bin/python examples/"]: 1,
-    NOT_RUN[r"(python )?benchmarks/h200"]: 3,
+    NOT_RUN[r"(python )?benchmarks/(gpu/)?h200"]: 3,
     NOT_RUN[r"palladio serve .*--nnodes"]: 1,
     NOT_RUN[r"palladio plan .*--compile"]: 1,
     NOT_RUN[r"palladio pull"]: 3,

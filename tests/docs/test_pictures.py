@@ -53,9 +53,9 @@ def test_planned_rates() -> None:
 
 
 def test_table_of_hardware() -> None:
-    """`benchmarks/slices.py --write` makes it of the same results."""
+    """`benchmarks/paper/slices.py --write` makes it of the same results."""
     page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
-    lines = page.split("<!-- benchmarks/slices.py -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
+    lines = page.split("<!-- benchmarks/paper/slices.py -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
     rows = read("aot-2026-11-22/slices.json")["rows"]
     for row, line in zip(rows, lines, strict=True):
         assert line.startswith(f"| {row['model']} | {row['slice']} |")
@@ -73,7 +73,7 @@ def test_pictures_are_small_and_on_a_page() -> None:
 
 @pytest.mark.slow
 def test_pictures_are_those_that_the_script_draws(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "benchmarks/pictures.py", "--into", str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "benchmarks/support/pictures.py", "--into", str(tmp_path)], cwd=ROOT, check=True)
     drawn = {file.name: texts(file) for file in tmp_path.iterdir()}
     assert drawn
     assert drawn == {name: texts(PICTURES / name) for name in drawn}, "run `make docs-pictures`"

@@ -98,7 +98,7 @@ def benchmark_commands(page):
     for line in (*lines, *re.findall(r"`([^`]+)`", prose), *re.findall(r"<!-- (.*?) -->", prose)):
         words = line.split()
         for place, word in enumerate(words):
-            if re.fullmatch(r"benchmarks/\w+\.(py|sh|c)", word):
+            if re.fullmatch(r"benchmarks/(\w+/)?\w+\.(py|sh|c)", word):
                 yield word, words[place + 1 :]
 
 
@@ -106,10 +106,10 @@ def arguments_of(script):
     """What a script in benchmarks/ takes: names of its arguments, and the words that it lets positional ones be."""
     source = (ROOT / script).read_text(encoding="utf-8")
     if script.endswith(".sh"):  # hands over what it does not know to the script of its name
-        names, choices = arguments_of(script.replace(".sh", ".py"))
+        names, choices = arguments_of(f"benchmarks/gpu/{Path(script).stem}.py")
         return names, choices | set(re.findall(r"^  (\w+)\)", source, re.MULTILINE))
     if "add_server_arguments(" in source:
-        source += (ROOT / "benchmarks" / "server_process.py").read_text(encoding="utf-8")
+        source += (ROOT / "benchmarks" / "support" / "server_process.py").read_text(encoding="utf-8")
     names, choices = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
@@ -122,8 +122,8 @@ def arguments_of(script):
 def test_benchmarks_of_the_pages_exist_and_take_the_words_they_are_given():
     results = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
     commands = [command for page in (*pages(), *results) for command in benchmark_commands(page)]
-    assert ("benchmarks/batches.py", ["latency", "--lines", "5000"]) in commands
-    assert ("benchmarks/tpu_schedule.py", ["sweep", "--chip", "v6e", "--write"]) in commands
+    assert ("benchmarks/serving/batches.py", ["latency", "--lines", "5000"]) in commands
+    assert ("benchmarks/aot/tpu_schedule.py", ["sweep", "--chip", "v6e", "--write"]) in commands
     assert ("benchmarks/h200.sh", ["smoke"]) in commands
     for script, words in commands:
         assert (ROOT / script).is_file(), script
@@ -135,8 +135,9 @@ def test_benchmarks_of_the_pages_exist_and_take_the_words_they_are_given():
 
 def test_readme_of_the_benchmarks_has_every_script():
     folder = ROOT / "benchmarks"
-    named = re.findall(r"`(\w+\.(?:py|sh|c))`", (folder / "README.md").read_text(encoding="utf-8"))
-    assert sorted(named) == sorted(file.name for file in folder.iterdir() if file.suffix in (".py", ".sh", ".c"))
+    named = re.findall(r"`((?:\w+/)?\w+\.(?:py|sh|c))`", (folder / "README.md").read_text(encoding="utf-8"))
+    files = [file for file in folder.rglob("*") if file.suffix in (".py", ".sh", ".c")]
+    assert sorted(named) == sorted(file.relative_to(folder).as_posix() for file in files)
 
 
 def test_make_targets_of_the_pages_exist():

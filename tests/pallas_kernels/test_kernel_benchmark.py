@@ -1,4 +1,4 @@
-"""benchmarks/kernels.py, tried without a GPU: every workload kind runs, and its outputs are right."""
+"""benchmarks/gpu/kernels.py, tried without a GPU: every workload kind runs, and its outputs are right."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_kernel_benchmark_runs_without_a_gpu(tmp_path):
     out = tmp_path / "kernels.json"
     subprocess.run(
-        [sys.executable, "benchmarks/kernels.py", "--tiny", "--no-torch", "--out", str(out)],
+        [sys.executable, "benchmarks/gpu/kernels.py", "--tiny", "--no-torch", "--out", str(out)],
         cwd=ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
         check=True,

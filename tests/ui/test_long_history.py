@@ -1,4 +1,4 @@
-"""A conversation of ten thousand messages stays a page that answers. How fast: benchmarks/ui.py."""
+"""A conversation of ten thousand messages stays a page that answers. How fast: benchmarks/serving/ui.py."""
 
 import json
 import time

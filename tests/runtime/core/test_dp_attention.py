@@ -113,7 +113,7 @@ def test_a_chunk_of_one_rank_beside_seven_that_decode(tmp_path: Path) -> None:
     found = call_with_devices(__name__, "one_chunk_beside_seven", str(tmp_path), timeout=600)
     mixed = next(step for step in found["steps"] if max(step) == 32)
     assert sorted(mixed) == [1] * 7 + [32]
-    real, gathered = sum(mixed), 8 * found["bucket"]  # as `padding` in benchmarks/latent_paper.py counts them
+    real, gathered = sum(mixed), 8 * found["bucket"]  # as `padding` in benchmarks/paper/latent_paper.py counts them
     assert (real, gathered) == (39, 256)
     idle = [step for step in found["steps"] if sum(step) == 1]
     assert len(idle) >= 10, "seven ranks have nothing to do"

@@ -68,7 +68,7 @@ def test_what_cannot_go_on_is_refused_at_once(judge: GrammarJudge) -> None:
         judge.judge(Grammar("json_schema", json.dumps({"anyOf": lists})), LIMITS)
 
 
-FOUND = [  # by benchmarks/grammar_fuzz.py
+FOUND = [  # by benchmarks/engine/grammar_fuzz.py
     (
         r"A: /(((\w\w)+(ab|ba)|(.b.)*)(\p{Lu}\p{Ll}(ab|ba)((a|b).\d)+\p{L}((ab|ba)\w|a)){0,1}|((ab|ba)[a-z]([^ab])*)+"
         r"\p{L})/"

@@ -6,7 +6,7 @@ python -m tests.runtime.planning.published_models
 import dataclasses
 from typing import Any
 
-from benchmarks import checkpoints
+from benchmarks.support import checkpoints
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig

@@ -1,4 +1,4 @@
-"""What a plan takes programs to need, against what the compilers of TPUs and GPUs said (benchmarks/workspace.py)."""
+"""What a plan takes programs to need, against what compilers of TPUs and GPUs said (benchmarks/aot/workspace.py)."""
 
 import json
 from pathlib import Path

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import checkpoints
+from benchmarks.support import checkpoints
 from palladio.__main__ import main
 from palladio.commands.plan import plan_worker
 from palladio.model.base.module import Initializer

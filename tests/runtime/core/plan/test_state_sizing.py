@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import QWEN3_NEXT_80B
+from benchmarks.support.checkpoints import QWEN3_NEXT_80B
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.plan.state_sizing import SNAPSHOT_SHARE, STATE_SHARE, describe_snapshots
 from palladio.runtime.interface.config.config import EngineConfig

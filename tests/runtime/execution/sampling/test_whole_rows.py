@@ -1,23 +1,18 @@
 """Thresholds where the devices of a group have a part each of every row's vocabulary."""
 
 import functools
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from benchmarks.support.hlo_facts import loop_collectives
 from palladio.model.base.sharding import GROUP_AXES, make_mesh
 from palladio.runtime.execution.sampling.sampler import processed_logits
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from tests.many_devices import call_with_devices
 from tests.runtime.execution.sampling.sampler_oracle import make_batch, random_logits
-
-sys.path.append(str(Path(__file__).resolve().parents[4] / "benchmarks"))  # its files import each other by their names
-
-from hlo_facts import loop_collectives
 
 V = 320
 ROWS = (
