@@ -1,4 +1,5 @@
-"""The house rules, checked on the source itself: who may import whom, what a host-side room may touch, sizes, habits.
+"""The house rules, checked on the source itself (rooms: test_rooms.py): who may import whom, what
+a host-side room may touch, sizes, habits.
 
 Each rule is a function from a parsed file to the places that break it. The allow-lists below are the documented
 exceptions; an entry that is no longer needed fails too, so that the lists only shrink.
@@ -13,47 +14,6 @@ import pytest
 
 from tests.source_tree import ROOMS, ROOT, SOURCES
 
-# The rooms inside runtime, http and model, floor by floor from the top. A room imports rooms of lower floors only.
-RUNTIME_FLOORS = (
-    ("planning",),  # plans for hardware that is not at hand
-    ("core",),  # the engine at token level
-    ("execution",),  # a step as calls of compiled programs
-    ("scheduling", "front"),  # which requests run · the engine as callers see it
-    ("grammar", "process", "multihost"),  # which tokens may come next · the border between two processes · hosts
-    ("text", "telemetry", "devices"),
-    ("folders",),  # for one user alone
-    ("interface",),  # what crosses borders
-)
-HTTP_FLOORS = (
-    ("",),  # app, server, middleware
-    ("batches",),
-    ("routes", "responses", "anthropic", "ollama"),
-    ("chat", "files"),
-    ("generation",),  # one request on the engine
-    ("prompts", "observability"),
-    ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
-    ("settings", "storage"),
-    ("tool_calls",),
-    ("reasoning", "wire"),  # wire: bodies, fields, errors
-)
-MODEL_FLOORS = (
-    ("loading",),
-    ("",),  # what a step computes, from the decoder down
-    ("formats",),  # how checkpoints store quantized matrices
-    ("families", "weights", "gguf"),
-    ("files",),  # of a model's folder
-)
-FACE_FLOORS = (
-    ("commands", "ray"),  # what users type, one file a command · the server as an application of Ray Serve
-    ("terminal", "load"),  # a chat in a terminal · requests to a server, measured
-    ("",),  # the offline face, flags, children
-)
-FLOORS = {"palladio": FACE_FLOORS, "runtime": RUNTIME_FLOORS, "http": HTTP_FLOORS, "model": MODEL_FLOORS}
-TOP_FILES = {  # as the map in the docs names those beside the rooms
-    "palladio": "launch_server, server_args, child",
-    "http": "app, server, middleware",
-    "model": "decoder, attention, mlp, config",
-}
 PUBLIC_RUNTIME_ROOMS = {"interface", "front", "text", "telemetry", "folders"}  # what http may import
 JAX_ROOMS = {"core", "devices", "execution", "planning"}  # of the runtime; all others are host Python
 JAX_FILES = {
@@ -121,7 +81,7 @@ def check(broken: list[str], allowed: dict[str, str] | None = None) -> None:
     assert not set(allowed) - places, f"no longer needed: {sorted(set(allowed) - places)}"
 
 
-def _room_of(name: str) -> str | None:
+def room_of(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "palladio":
         return None
@@ -132,7 +92,7 @@ def test_imports_point_downwards():
     broken = []
     for source in SOURCES:
         for line, name in source.imports():
-            room = None if name.startswith("palladio.version.") else _room_of(name)
+            room = None if name.startswith("palladio.version.") else room_of(name)
             if room is not None and ROOMS.index(room) < ROOMS.index(source.room):
                 broken.append(f"{source.path}:{line} {source.room} imports {name}")
     check(broken)
@@ -148,61 +108,6 @@ def test_nothing_is_imported_by_its_folder_name():
     check(broken)
 
 
-def _floor_of(floors: tuple[tuple[str, ...], ...], room: str) -> int:
-    """Counted from the top; raises StopIteration for a room that no floor has."""
-    return next(number for number, rooms in enumerate(floors) if room in rooms)
-
-
-def _rooms_of(top: str) -> set[str]:
-    """Of a folder; palladio/ has the other folders too, as links, and SGLang's names for tutorials."""
-    folders = {folder for folder in (ROOT / top).iterdir() if any(folder.glob("*.py")) and not folder.is_symlink()}
-    return {folder.name for folder in folders} - {"test"}
-
-
-@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
-def test_rooms_import_only_rooms_of_lower_floors(top, floors):
-    broken = []
-    rooms = _rooms_of(top)
-    prefix = "palladio." if top == "palladio" else f"palladio.{top}."
-    for source in SOURCES:
-        parts = source.path.split("/")
-        if source.room != top or (len(parts) == 2 and parts[1] == "__init__.py") or parts[1] in ("test", "__main__.py"):
-            continue
-        room = parts[1] if len(parts) > 2 else ""
-        for line, name in source.imports():
-            other = name.removeprefix(prefix).split(".")
-            if not name.startswith(prefix) or other[0] not in rooms:
-                continue  # what lies beside the top files themselves is on their floor
-            if other[0] != room and _floor_of(floors, other[0]) <= _floor_of(floors, room):
-                broken.append(f"{source.path}:{line} {room or top} imports {name}")
-    check(broken)
-
-
-@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
-def test_every_room_is_on_a_floor_and_says_what_it_owns(top, floors):
-    rooms = _rooms_of(top)
-    assert rooms | ({""} if top in TOP_FILES else set()) == {room for floor in floors for room in floor}
-    for room in rooms:
-        text = ast.get_docstring(ast.parse((ROOT / top / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-        assert "Owns: " in text, room
-        assert "Never: " in text, room
-
-
-@pytest.mark.parametrize(("top", "floors"), FLOORS.items())
-def test_the_map_in_the_docs_shows_these_floors(top, floors):
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    lines = page.split(f"<!-- floors of {top} -->\n```text\n")[1].split("\n```")[0].split("\n")
-    shown = [tuple(re.split(r"\s{2,}", line)[0].split(" | ")) for line in lines]
-    assert shown == [floor if floor != ("",) else (TOP_FILES[top],) for floor in floors]
-
-
-@pytest.mark.parametrize("top", FLOORS)
-def test_tests_lie_in_the_room_of_what_they_test(top):
-    rooms = _rooms_of(top)
-    folders = {folder.name for folder in (ROOT / "tests" / top).iterdir() if any(folder.glob("*.py"))}
-    assert folders <= rooms
-
-
 def test_http_sees_only_the_public_rooms_of_the_runtime():
     broken = []
     for source in SOURCES:
@@ -210,8 +115,8 @@ def test_http_sees_only_the_public_rooms_of_the_runtime():
             continue
         for line, name in source.imports():
             parts = name.split(".")
-            inner = _room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in PUBLIC_RUNTIME_ROOMS)
-            if inner or _room_of(name) in ("model", "pallas_kernels") or parts[0] in ("jax", "jaxlib", "flax"):
+            inner = room_of(name) == "runtime" and (len(parts) < 3 or parts[2] not in PUBLIC_RUNTIME_ROOMS)
+            if inner or room_of(name) in ("model", "pallas_kernels") or parts[0] in ("jax", "jaxlib", "flax"):
                 broken.append(f"{source.path}:{line} {name}")
     check(broken)
 
@@ -234,7 +139,7 @@ def test_kernels_import_only_jax():
         for source in SOURCES
         if source.room == "pallas_kernels"
         for line, name in source.imports()
-        if _room_of(name) != "pallas_kernels" and name.split(".")[0] not in allowed
+        if room_of(name) != "pallas_kernels" and name.split(".")[0] not in allowed
     ]
     check(broken)
 

@@ -11,7 +11,7 @@ from tests.docs.worked_example import PAGES, ROOT, apply_step, copy_tree, edited
 
 EXAMPLES = sorted(page.name for page in PAGES.glob("*.md") if page.name != "README.md")
 LINT = "ruff check ."
-HOUSE_RULES = "python -m pytest -q -x tests/test_architecture.py"
+HOUSE_RULES = "python -m pytest -q -x tests/test_architecture.py tests/test_rooms.py"
 has_torch = importlib.util.find_spec("torch") is not None
 
 
