@@ -221,7 +221,7 @@ def test_the_config_is_in_the_metadata(tmp_path: Path) -> None:
 def test_types_have_their_names() -> None:
     """Those that the format has dropped, too (31 to 33, 36 to 38): files of theirs are still offered."""
     of_package = {kind.value: kind.name for kind in GGMLQuantizationType}
-    assert TYPE_NAMES == TYPE_NAMES | {kind: name for kind, name in of_package.items() if kind in TYPE_NAMES}
+    assert TYPE_NAMES | {kind: name for kind, name in of_package.items() if kind in TYPE_NAMES} == TYPE_NAMES
     assert (TYPE_NAMES[31], TYPE_NAMES[36]) == ("Q4_0_4_4", "IQ4_NL_4_4")
     assert sorted(TYPE_NAMES) == list(range(len(TYPE_NAMES)))
 
