@@ -32,7 +32,8 @@ from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.policy.grammar_queue import GrammarQueue
-from palladio.runtime.scheduling.state.request import Request, RequestStatus, constraint_failure
+from palladio.runtime.scheduling.state.new_tokens import constraint_failure
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 
 MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect

@@ -33,7 +33,8 @@ from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, Sam
 from palladio.runtime.execution.state.device_state import DeviceState, Weights
 from palladio.runtime.execution.state.ranks import HostArray
 from palladio.runtime.interface.request.prompt_parts import text_ids
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 

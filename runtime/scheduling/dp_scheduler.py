@@ -16,7 +16,8 @@ from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.cache.page_map import map_pages
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents

@@ -14,22 +14,22 @@ import numpy as np
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, StepKind
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.policy.batch_share import (
-    BatchShare,
-    QueueTime,
-    RunningRequests,
-    ScheduleTurn,
-    ScheduleTurns,
-)
+from palladio.runtime.scheduling.policy.batch_share import BatchShare, ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.policy.deadlines import Deadlines, timeout_reason
 from palladio.runtime.scheduling.policy.drafts import draft_rows, note_drafts
 from palladio.runtime.scheduling.policy.kv_budget import KVBudget
+from palladio.runtime.scheduling.policy.queue_time import QueueTime
 from palladio.runtime.scheduling.policy.retractor import Retractor
-from palladio.runtime.scheduling.policy.waiting_queue import Deadlines, WaitingQueue, timeout_reason
+from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens
 from palladio.runtime.scheduling.state.page_headroom import Slots
-from palladio.runtime.scheduling.state.request import NOT_FINITE, Request, RequestStatus, take_tokens
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.state.running import RunningRequests
 
 
 class Scheduler:

@@ -67,7 +67,7 @@ FAULTS = (
     ),
     Fault(
         "deadlines are noticed a minute late",
-        _ROOM + "policy/waiting_queue.py",
+        _ROOM + "policy/deadlines.py",
         "self._heap[0][0] <= now",
         "self._heap[0][0] <= now - 60",
         SCHEDULING,
@@ -123,11 +123,15 @@ FAULTS = (
         CACHE,
     ),
     Fault(
-        "an unlocked node stays unevictable", _TREE, "at = at.parent\n        self._offer(node)", "at = at.parent", TREE
+        "an unlocked node stays unevictable",
+        _TREE,
+        "at = at.parent\n        self._leaves.offer(node)",
+        "at = at.parent",
+        TREE,
     ),
     Fault(
         "lfu evicts as lru",
-        _TREE,
+        _ROOM + "cache/evictable_leaves.py",
         "leaf.num_hits if self._counts_hits else 0",
         "0",
         TREE,
@@ -338,7 +342,7 @@ FAULTS = (
     ),
     Fault(
         "forced text goes beyond max_tokens",
-        _ROOM + "state/request.py",
+        _ROOM + "state/new_tokens.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,

@@ -39,14 +39,15 @@ from palladio.runtime.interface.request.classes import ClassSpec
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.state.window_pages import PageGroups
+from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.telemetry.logs import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.

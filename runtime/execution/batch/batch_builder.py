@@ -17,13 +17,8 @@ import numpy as np
 from palladio.runtime.execution.batch.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.interface.request.generation_request import SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import (
-    Buckets,
-    PrefillBucket,
-    ScheduledBatch,
-    ScheduledStep,
-    VerifyBucket,
-)
+from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket, VerifyBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.request import Request
 

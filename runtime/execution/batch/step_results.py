@@ -12,7 +12,8 @@ from palladio.runtime.execution.sampling.scoring import Scores
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
-from palladio.runtime.scheduling.state.request import NOT_FINITE, Request
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
+from palladio.runtime.scheduling.state.request import Request
 
 NO_TOKENS = np.zeros((0, 1), np.int32)
 

@@ -25,8 +25,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.window_pages import PageGroups
 
 SCRATCH_PAGE = 0  # padding writes go here; it is never allocated
 

@@ -8,8 +8,9 @@ import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from palladio.runtime.scheduling.state.page_groups import WindowGroup
 from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
-from palladio.runtime.scheduling.state.window_pages import PageIds, WindowGroup, WindowPage
+from palladio.runtime.scheduling.state.window_pages import PageIds, WindowPage
 
 
 class TreeWindows:

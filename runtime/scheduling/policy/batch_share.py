@@ -5,80 +5,18 @@ import enum
 import functools
 import itertools
 import operator
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.outputs import WaitReason, WaitTimes
-from palladio.runtime.scheduling.batch.scheduled_batch import (
-    Buckets,
-    PrefillBucket,
-    ScheduledBatch,
-    ScheduledStep,
-    SchedulerLimits,
-)
+from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
-
-
-class RunningRequests:
-    """In the order of their admission. The scheduler adds and removes; others look.
-
-    Args:
-        num_slots: that requests may hold; slot 0 is nobody's.
-        page_size: tokens a page.
-
-    Attributes:
-        columns: what changes of them at each step.
-        slots: theirs, in order; another array after each change.
-    """
-
-    def __init__(self, num_slots: int, page_size: int) -> None:
-        self._num_slots = num_slots
-        self._requests: list[Request] = []
-        self._free_slots = list(range(num_slots, 0, -1))
-        self.columns = SlotColumns(num_slots, page_size)
-        self.slots: Slots = np.zeros(0, np.intp)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
-    def add(self, request: Request) -> None:
-        """Gives the request a slot."""
-        request.run_in(self.columns, self._free_slots.pop())
-        self._requests.append(request)
-        self.slots = np.append(self.slots, request.slot)
-
-    def remove(self, request: Request) -> None:
-        """Takes the request's slot."""
-        place = self._requests.index(request)
-        del self._requests[place]
-        self.slots = np.delete(self.slots, place)
-        self._free_slots.append(request.slot)
-        request.leave_slot()
-
-    def check_integrity(self) -> None:
-        """
-        Raises:
-            AssertionError: a slot is held twice, or lost; or its columns say something else than its request.
-        """
-        slots = sorted(self._free_slots + [request.slot for request in self._requests])
-        assert slots == list(range(1, self._num_slots + 1)), "a slot is lost or used twice"
-        assert [request.slot for request in self._requests] == self.slots.tolist(), "the order of slots is another"
-        for request in self._requests:
-            name, columns, slot = request.given.request_id, self.columns, request.slot
-            assert columns.requests[slot] is request, f"{name}: its slot is another request's"
-            assert columns.free_until[slot] == request.free_until, f"{name}: its pages reach to another token"
-            assert columns.plain_until[slot] <= request.plain_until, f"{name}: its tokens have to be looked at"
-            assert len(request.token_ids) == request.num_known_tokens, f"{name}: tokens are lost"
-
+from palladio.runtime.scheduling.state.running import RunningRequests
 
 ScheduleTurn = Literal["all", "foreground", "background"]
 
@@ -305,59 +243,3 @@ class ScheduleTurns:
     def _foreground(self) -> _Foreground:
         rows = [request for request in self.members("foreground") if _is_ready(request)]
         return _Foreground(len(rows), functools.reduce(operator.or_, map(_needs, rows), _Needs(0)))
-
-
-class QueueTime:
-    """Runs while somebody waits, and puts the time down to one reason: the one that the last planned step met.
-
-    A request that joins or leaves the queue stops the time, so that it gets its own part of an interval. A moment
-    costs the same however many wait.
-    """
-
-    def __init__(self) -> None:
-        self.reason: WaitReason = "step"
-        self.num_retracted = 0
-        self._totals = WaitTimes()
-        self._since = time.perf_counter()
-
-    def advance(self) -> None:
-        """Puts down the time since the last call; somebody waited."""
-        now = time.perf_counter()
-        seconds, self._since = now - self._since, now
-        self._totals.add(self.reason, seconds)
-
-    def join(self, reason: WaitReason | None) -> WaitTimes:
-        """Somebody joins the queue; returns the totals at this moment.
-
-        Args:
-            reason: the queue was empty, and until the next step is planned this is what it waits for; None: it was not.
-        """
-        if reason is None:
-            self.advance()
-        else:
-            self.reason = reason
-            self._since = time.perf_counter()
-        return self._now()
-
-    def join_retracted(self, *, is_first: bool) -> WaitTimes:
-        """A request that has lost its pages joins the queue: what holds it up is memory. Returns as `join` does.
-
-        Args:
-            is_first: the queue was empty.
-        """
-        self.num_retracted += 1
-        mark = self.join("memory" if is_first else None)
-        self.reason = "memory"
-        return mark
-
-    def put_down_to(self, reason: WaitReason) -> None:
-        """What the step met that has just been planned."""
-        self.reason = reason
-
-    def leave(self) -> WaitTimes:
-        """Somebody leaves the queue; returns the totals at this moment."""
-        self.advance()
-        return self._now()
-
-    def _now(self) -> WaitTimes:
-        return self._totals.copy(self.num_retracted)

@@ -3,12 +3,14 @@
 import collections
 from collections.abc import Iterable, Sequence
 
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.policy.batch_share import ScheduleTurn, ScheduleTurns
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.state.radix_node import RadixNode
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.window_pages import WindowPage
 
 INIT_RATIO = 0.7

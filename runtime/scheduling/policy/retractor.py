@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from palladio.runtime.interface.outputs.cache_events import LostPages
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.policy.kv_budget import KVBudget, NewTokenRatio
 from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.slot_columns import Mask, SlotColumns
 
 MAX_FRUITLESS = 100  # preemptions in a row without a token: each needs a more urgent request with a long prompt

@@ -12,14 +12,16 @@ from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogpro
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
-from palladio.runtime.scheduling.state.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 from tests.runtime.scheduling.simulated_model import (
     EOS,

@@ -8,9 +8,9 @@ import pytest
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.scheduling.policy.deadlines import Deadlines
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.policy.waiting_queue import Deadlines
-from palladio.runtime.scheduling.state.request import NOT_FINITE
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from tests.runtime.scheduling.scheduler_sim import STOP, Simulation, check, sampled_rows
 from tests.runtime.scheduling.simulated_model import EOS, expected_output
 

@@ -20,8 +20,9 @@ from palladio.runtime.interface.outputs.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
-from palladio.runtime.scheduling.state.request import NOT_FINITE, Request, take_tokens
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens
+from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 
 STOP = 9
 

@@ -7,8 +7,8 @@ from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 from tests.runtime.scheduling.scheduler_sim import page_groups
 
 PAGE = 4

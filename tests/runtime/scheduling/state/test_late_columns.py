@@ -6,8 +6,8 @@ import pytest
 from palladio.runtime.interface.outputs.outputs import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.slot_columns import SlotColumns
 from tests.runtime.scheduling.scheduler_sim import Simulation
 

@@ -8,8 +8,8 @@ import pytest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media, PromptPart, join_parts, text_ids
-from palladio.runtime.scheduling.cache.radix_cache import page_keys
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.scheduling.simulated_model import expected_output
 

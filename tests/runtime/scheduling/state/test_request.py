@@ -10,9 +10,10 @@ import pytest
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.outputs.outputs import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.state.request import Request, RequestStatus, take_tokens
+from palladio.runtime.scheduling.state.new_tokens import take_tokens
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.state.running import RunningRequests
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.scheduling.simulated_model import EOS, ScriptedConstraint
 

@@ -1,0 +1,64 @@
+"""The requests that run: who holds which slot, in the order of their admission."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from palladio.runtime.scheduling.state.page_headroom import Slots
+from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+
+
+class RunningRequests:
+    """In the order of their admission. The scheduler adds and removes; others look.
+
+    Args:
+        num_slots: that requests may hold; slot 0 is nobody's.
+        page_size: tokens a page.
+
+    Attributes:
+        columns: what changes of them at each step.
+        slots: theirs, in order; another array after each change.
+    """
+
+    def __init__(self, num_slots: int, page_size: int) -> None:
+        self._num_slots = num_slots
+        self._requests: list[Request] = []
+        self._free_slots = list(range(num_slots, 0, -1))
+        self.columns = SlotColumns(num_slots, page_size)
+        self.slots: Slots = np.zeros(0, np.intp)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Gives the request a slot."""
+        request.run_in(self.columns, self._free_slots.pop())
+        self._requests.append(request)
+        self.slots = np.append(self.slots, request.slot)
+
+    def remove(self, request: Request) -> None:
+        """Takes the request's slot."""
+        place = self._requests.index(request)
+        del self._requests[place]
+        self.slots = np.delete(self.slots, place)
+        self._free_slots.append(request.slot)
+        request.leave_slot()
+
+    def check_integrity(self) -> None:
+        """
+        Raises:
+            AssertionError: a slot is held twice, or lost; or its columns say something else than its request.
+        """
+        slots = sorted(self._free_slots + [request.slot for request in self._requests])
+        assert slots == list(range(1, self._num_slots + 1)), "a slot is lost or used twice"
+        assert [request.slot for request in self._requests] == self.slots.tolist(), "the order of slots is another"
+        for request in self._requests:
+            name, columns, slot = request.given.request_id, self.columns, request.slot
+            assert columns.requests[slot] is request, f"{name}: its slot is another request's"
+            assert columns.free_until[slot] == request.free_until, f"{name}: its pages reach to another token"
+            assert columns.plain_until[slot] <= request.plain_until, f"{name}: its tokens have to be looked at"
+            assert len(request.token_ids) == request.num_known_tokens, f"{name}: tokens are lost"
