@@ -170,7 +170,7 @@ class Simulation:
     def _read(self, batch: ScheduledBatch) -> None:
         counts = np.array([row.num_sampled for row in batch.rows if row.samples])
         token_ids = np.zeros((len(counts), max(1, *counts)), np.int32)
-        self._scheduler.process(batch, SampledRows(token_ids, counts, {}))
+        self._scheduler.process(batch, [SampledRows(token_ids, counts, {})])
 
 
 def simulate(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.limits import SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler, EngineScheduler
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
@@ -101,7 +101,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    scheduler: DataParallelScheduler
+    scheduler: EngineScheduler
     runner: ModelRunner
     memory: MemoryReport
     grammars: GrammarCompiler
@@ -204,7 +204,7 @@ def build_scheduler(
     groups: PageGroups,
     seed: int,
     embedding: EmbeddingSpec | None = None,
-) -> DataParallelScheduler:
+) -> EngineScheduler:
     """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
 
     Args:
@@ -240,6 +240,8 @@ def build_scheduler(
             options.schedule_policy, cache.tree, groups.page_size, low_values_first=low_values_first, seed=seed
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
+    if len(schedulers) == 1:
+        return schedulers[0]
     num_tokens = schedulers[0].cache.num_total_tokens
     router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, patience=num_tokens // PATIENCE)
     return DataParallelScheduler(schedulers, router)

@@ -1,7 +1,6 @@
 """What a step holds: the rows of each data-parallel rank."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Literal
@@ -15,16 +14,20 @@ StepKind = Literal["decode", "verify", "prefill"]
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledBatch:
-    """One step of one data-parallel rank.
+    """The rows of one data-parallel rank in a step. Where there is one rank, they are the step: see ScheduledStep.
 
     Attributes:
-        kind: "decode": only decode rows, each with up to `num_steps` tokens; "verify": only decode rows, with drafts;
+        kind: "decode": only decode rows, each with up to `num_passes` tokens; "verify": only decode rows, with drafts;
             "prefill": rows of known tokens, after decode rows of one token each, if any.
         decodes: its first rows.
         chunks: of known tokens; those that sample before those that don't.
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
         copies: of states; None: no layer keeps any, or nothing is copied ever.
+        num_decodes, num_rows, num_tokens: in the batch. num_sampled_rows: rows that sample.
+        num_passes: forward passes that its rows need.
+        size: how much of its bucket it fills: rows of a decode step, tokens of a prefill step.
+        is_constrained: whether a row that samples has a grammar, as of the plan: then it needs a mask.
     """
 
     kind: StepKind
@@ -33,6 +36,44 @@ class ScheduledBatch:
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
     copies: StateCopies | None = None
+    num_decodes: int = dataclasses.field(init=False)
+    num_rows: int = dataclasses.field(init=False)
+    num_tokens: int = dataclasses.field(init=False)
+    num_sampled_rows: int = dataclasses.field(init=False)
+    num_passes: int = dataclasses.field(init=False)
+    size: int = dataclasses.field(init=False)
+    is_constrained: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        decodes, chunks, num_passes = self.decodes, self.chunks, 1
+        num_decodes = num_rows = num_sampled = len(decodes.slots)
+        num_tokens, is_constrained = decodes.total, decodes.is_constrained
+        if chunks:
+            num_rows += len(chunks)
+            num_tokens += sum([row.num_tokens for row in chunks])
+            num_sampled += sum([row.samples for row in chunks])
+            is_constrained |= any(row.samples and row.request.constraint is not None for row in chunks)
+        if self.kind == "decode" and num_tokens != num_decodes:
+            num_passes = int(decodes.num_tokens.max())
+        self.__dict__.update(  # once for each step: properties would count anew at each of many looks
+            num_decodes=num_decodes,
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            num_sampled_rows=num_sampled,
+            num_passes=num_passes,
+            size=num_rows if self.kind == "decode" else num_tokens,
+            is_constrained=is_constrained,
+        )
+
+    @property
+    def batches(self) -> tuple["ScheduledBatch | None", ...]:
+        """See JointStep."""
+        return (self,)
+
+    @property
+    def parts(self) -> list[tuple[int, "ScheduledBatch"]]:
+        """See JointStep."""
+        return [(0, self)]
 
     @property
     def rows(self) -> list[ScheduledRow]:
@@ -49,60 +90,42 @@ class ScheduledBatch:
         """Of all rows."""
         return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
 
-    @property
-    def num_decodes(self) -> int:
-        return len(self.decodes)
-
-    @functools.cached_property
-    def num_tokens(self) -> int:
-        return self.decodes.total + sum([row.num_tokens for row in self.chunks])
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.decodes) + len(self.chunks)
-
-    @functools.cached_property
-    def num_passes(self) -> int:
-        """Forward passes that its rows need."""
-        if self.kind != "decode" or self.decodes.total == len(self.decodes):
-            return 1
-        return int(self.decodes.num_tokens.max())
-
-    @property
-    def size(self) -> int:
-        """What of its bucket it fills: rows of a decode step, tokens of a prefill step."""
-        return self.num_rows if self.kind == "decode" else self.num_tokens
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a mask has to be computed for a row that samples; of a batch that has just been planned."""
-        has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
-        return has_chunk or self.decodes.is_constrained
-
-    @property
-    def num_sampled_rows(self) -> int:
-        return len(self.decodes) + (sum([row.samples for row in self.chunks]) if self.chunks else 0)
-
 
 @dataclasses.dataclass(frozen=True)
-class ScheduledStep:
-    """One step of all ranks: one shape serves them all, that of the largest batch.
+class JointStep:
+    """One step of several data-parallel ranks: one shape serves them all, that of the largest batch.
 
     Attributes:
         batches: of each rank, all of one kind; None: the rank has nothing to do. One at least has.
+        parts: the batches, each with the number of its rank.
+        kind: that of the batches.
+        num_tokens, num_rows, num_sampled_rows, num_passes: of the rank that has most.
+        num_waiting: of all ranks together.
+        is_constrained: whether one of the batches is.
     """
 
     batches: tuple[ScheduledBatch | None, ...]
+    parts: list[tuple[int, ScheduledBatch]] = dataclasses.field(init=False)
+    kind: StepKind = dataclasses.field(init=False)
+    num_rows: int = dataclasses.field(init=False)
+    num_tokens: int = dataclasses.field(init=False)
+    num_sampled_rows: int = dataclasses.field(init=False)
+    num_passes: int = dataclasses.field(init=False)
+    num_waiting: int = dataclasses.field(init=False)
+    is_constrained: bool = dataclasses.field(init=False)
 
-    @functools.cached_property
-    def parts(self) -> list[tuple[int, ScheduledBatch]]:
-        """The batches, each with the number of its rank."""
-        return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
-
-    @property
-    def kind(self) -> StepKind:
-        """That of the batches."""
-        return self.parts[0][1].kind
+    def __post_init__(self) -> None:
+        batches = [batch for batch in self.batches if batch is not None]
+        self.__dict__.update(
+            parts=[(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None],
+            kind=batches[0].kind,
+            num_rows=max(batch.num_rows for batch in batches),
+            num_tokens=max(batch.num_tokens for batch in batches),
+            num_sampled_rows=max(batch.num_sampled_rows for batch in batches),
+            num_passes=max(batch.num_passes for batch in batches),
+            num_waiting=sum(batch.num_waiting for batch in batches),
+            is_constrained=any(batch.is_constrained for batch in batches),
+        )
 
     @property
     def rows(self) -> list[ScheduledRow]:
@@ -114,32 +137,6 @@ class ScheduledStep:
         """Of all rows."""
         return itertools.chain.from_iterable(batch.requests for _, batch in self.parts)
 
-    @property
-    def num_tokens(self) -> int:
-        """Of the rank that has most."""
-        return max(batch.num_tokens for _, batch in self.parts)
 
-    @property
-    def num_rows(self) -> int:
-        """Of the rank that has most."""
-        return max([batch.num_rows for _, batch in self.parts])
-
-    @functools.cached_property
-    def num_passes(self) -> int:
-        """Of the rank that needs most."""
-        return max(batch.num_passes for _, batch in self.parts)
-
-    @property
-    def num_waiting(self) -> int:
-        """Of all ranks together."""
-        return sum(batch.num_waiting for _, batch in self.parts)
-
-    @property
-    def num_sampled_rows(self) -> int:
-        """Of the rank that has most."""
-        return max(batch.num_sampled_rows for _, batch in self.parts)
-
-    @functools.cached_property
-    def is_constrained(self) -> bool:
-        """Whether a mask has to be computed for a row that samples."""
-        return any(batch.is_constrained for _, batch in self.parts)
+ScheduledStep = ScheduledBatch | JointStep
+"""What the device runs next: the batch of the only rank, or those of several."""

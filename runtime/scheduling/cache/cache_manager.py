@@ -19,10 +19,9 @@ from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.state.page_groups import PageGroups
-from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
 from palladio.runtime.scheduling.state.window_pages import HeldWindow, PageIds, WindowPage
 
 _SPARE = 8  # times as many pages as are taken early have to be available

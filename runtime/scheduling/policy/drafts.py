@@ -8,8 +8,7 @@ from palladio.runtime.scheduling.batch.limits import SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.state.page_headroom import Slots
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
 
 
 def note_drafts(counts: DraftCounts, batch: ScheduledBatch, read: SampledRows) -> None:

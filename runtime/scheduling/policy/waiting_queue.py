@@ -233,11 +233,16 @@ class WaitingQueue:
     Args:
         foreground: in the order that --schedule-policy says.
         background: whose requests have their turn when nobody waits in the other one.
+
+    Attributes:
+        num_foreground, num_background: requests in each.
     """
 
     def __init__(self, foreground: PolicyQueue, background: PolicyQueue) -> None:
         self._foreground = foreground
         self._background = background
+        self.num_foreground = len(foreground)
+        self.num_background = len(background)
 
     @classmethod
     def create(
@@ -261,14 +266,10 @@ class WaitingQueue:
         )
 
     def __len__(self) -> int:
-        return len(self._foreground) + len(self._background)
+        return self.num_foreground + self.num_background
 
     def __iter__(self) -> Iterator[Request]:
         return itertools.chain(self._foreground, self._background)
-
-    @property
-    def num_foreground(self) -> int:
-        return len(self._foreground)
 
     @property
     def num_retracted(self) -> int:
@@ -293,14 +294,17 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """See PolicyQueue.add."""
         self._line(request).add(request)
+        self._count(request, 1)
 
     def put_back(self, request: Request) -> None:
         """See PolicyQueue.put_back."""
         self._line(request).put_back(request)
+        self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """See PolicyQueue.remove."""
         self._line(request).remove(request)
+        self._count(request, -1)
 
     def refresh(self) -> None:
         """See PolicyQueue.refresh."""
@@ -308,11 +312,19 @@ class WaitingQueue:
 
     def peek(self) -> Request | None:
         """Who is next; the same until the lines change or are refreshed."""
-        return (self._foreground if len(self._foreground) else self._background).peek()
+        return (self._foreground if self.num_foreground else self._background).peek()
 
     def take(self) -> Request:
         """Takes the next request out of its line; somebody waits."""
-        return (self._foreground if len(self._foreground) else self._background).take()
+        request = (self._foreground if self.num_foreground else self._background).take()
+        self._count(request, -1)
+        return request
+
+    def _count(self, request: Request, change: int) -> None:
+        if request.given.options.background:
+            self.num_background += change
+        else:
+            self.num_foreground += change
 
     def _line(self, request: Request) -> PolicyQueue:
         return self._background if request.given.options.background else self._foreground

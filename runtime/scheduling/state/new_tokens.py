@@ -57,7 +57,7 @@ def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> F
     assert constraint is not None
     constraint.accept(request.token_ids[-1])
     if constraint.is_over:
-        request.constraint = None
+        request.drop_constraint()
         return None
     finish = _verdict(request, constraint)
     if finish is not None:

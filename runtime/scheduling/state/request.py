@@ -247,6 +247,12 @@ class Request:
         self.prefill_end = self.num_known_tokens
         self.note_pages()
 
+    def drop_constraint(self) -> None:
+        """Its grammar is over: any token may come next."""
+        self.constraint = None
+        if self.columns is not None:
+            self.columns.note_change()
+
     def append_token(self, token_id: int) -> None:
         """One more is known."""
         self.token_ids.append(token_id)

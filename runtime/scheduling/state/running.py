@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
+from palladio.runtime.scheduling.state.steady_rows import SteadyRows
 
 
 class RunningRequests:
     """In the order of their admission. The scheduler adds and removes; others look.
 
     Args:
-        num_slots: that requests may hold; slot 0 is nobody's.
+        num_slots: that requests may hold; slot 0 is the scratch slot.
         page_size: tokens a page.
 
     Attributes:
         columns: what changes of them at each step.
-        slots: theirs, in order; another array after each change.
+        slots: theirs, in order.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:
@@ -27,12 +27,24 @@ class RunningRequests:
         self._free_slots = list(range(num_slots, 0, -1))
         self.columns = SlotColumns(num_slots, page_size)
         self.slots: Slots = np.zeros(0, np.intp)
+        self._steady = SteadyRows(self.columns, self.slots)
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
+
+    @property
+    def steady(self) -> SteadyRows:
+        """What rows of all of them have in common from step to step."""
+        if self._steady.num_changes != self.columns.num_changes:
+            self._steady = SteadyRows(self.columns, self.slots)
+        return self._steady
+
+    def steady_rows(self, slots: Slots) -> SteadyRows | None:
+        """`steady`, if these slots are those of all running requests, in whatever order; else None."""
+        return self.steady if len(slots) == len(self._requests) else None
 
     def add(self, request: Request) -> None:
         """Gives the request a slot."""

@@ -138,7 +138,7 @@ class Simulation:
         options = options or RequestOptions()
         message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options, media=media)
         request = Request.of(message, rows=tuple(np.zeros((part.length, 0), np.float32) for part in media))
-        self.scheduler.limits.check_whole(request)
+        self.scheduler.check(request)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -173,7 +173,6 @@ class Simulation:
         batch = self.scheduler.schedule()
         self.progress.check_plan(batch)
         if batch is not None:
-            batch = self.cache.with_copies(batch)  # as DataParallelScheduler does
             self.batches.append(batch)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
@@ -197,9 +196,9 @@ class Simulation:
     def _process(self, keep: int) -> None:
         while len(self.in_flight) > keep:
             done, tokens = self.in_flight.popleft()
-            if self.seconds_of is not None:
-                self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
-            self._take(by_request(self.scheduler.process(done, self._read(done, tokens))))
+            if self.seconds_of is not None and self.scheduler.share.num_background:  # as StepTimer does
+                self.scheduler.share.note(done, self.seconds_of(done), self.buckets)
+            self._take(by_request(self.scheduler.process(done, [self._read(done, tokens)])))
 
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):

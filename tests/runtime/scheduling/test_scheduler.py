@@ -301,7 +301,7 @@ def test_what_is_not_finite_does_not_stay_in_the_cache() -> None:
     assert batch is not None
     assert sim.cache.stats().num_cached_tokens == 12
     read = sampled_rows([[1]], {0: batch.rows[0].request.output([1], NOT_FINITE)})
-    (output,) = sim.scheduler.process(batch, read)
+    (output,) = sim.scheduler.process(batch, [read])
     assert isinstance(output, TokenOutput)
     assert output.finish is NOT_FINITE
     assert output.times is not None

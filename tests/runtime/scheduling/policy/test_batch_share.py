@@ -1,12 +1,16 @@
 """Background requests: they fill what others leave, and others hardly notice."""
 
+import dataclasses
+import time
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.watch.observers import StepTimer
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
@@ -151,11 +155,35 @@ def test_what_others_paid_before_does_not_count() -> None:
     sim.add("a", PROMPT, 50, ignore_eos=True)
     for _ in range(10):
         sim.step()
+    share.count(1, background=False)
+    share.count(1, background=True)
     for batch in sim.batches:
-        share.note(batch, 1.0, buckets, is_shared=True)
-    assert share.may_take_turn()
-    share.rest()
-    assert not share.may_take_turn()
+        share.note(batch, 1.0, buckets)
+    assert share.order(0) == ("background", "foreground")
+    for background in (True, False):
+        share.count(-1, background=background)
+        share.order(0)
+        share.count(1, background=background)
+        assert share.order(0) == ("foreground", "background")
+        for batch in sim.batches:
+            share.note(batch, 1.0, buckets)
+        assert share.order(0) == ("background", "foreground")
+
+
+def test_others_pay_nothing_before_there_are_background_requests() -> None:
+    """However long they have run."""
+    sim = Simulation(num_pages=600)
+    sim.seconds_of = lambda batch: 0.01 if num_background(batch) else 1.0
+    sim.add("a", PROMPT, 300, ignore_eos=True)
+    for _ in range(100):
+        sim.step()
+    add_background(sim, 3, max_tokens=300)
+    begin = len(sim.batches)
+    for _ in range(40):
+        sim.step()
+    own = [batch for batch in sim.batches[begin:] if num_background(batch) < len(batch.rows)]
+    assert len(own) > 3
+    assert own[0] is sim.batches[begin]
 
 
 def test_prefill_steps_that_take_long_become_smaller() -> None:
@@ -180,35 +208,64 @@ def test_they_do_not_fill_the_queue_of_others() -> None:
     sim.run()
 
 
+@dataclasses.dataclass
+class Step:
+    """In place of an InFlightStep: it is dispatched when this is made."""
+
+    planned: ScheduledBatch | None = None
+
+    def __post_init__(self) -> None:
+        self.dispatched = time.perf_counter()
+
+
+def timer(share: BatchShare) -> StepTimer:
+    buckets = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
+    return StepTimer(SimpleNamespace(share=share, buckets=buckets))  # type: ignore[arg-type]
+
+
 def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepTimer()
-    times = []
+    clock, steps, times = timer(BatchShare(0.0)), deque[Step](), []
     for moment, event in ((1.0, "dispatch"), (2.0, "dispatch"), (5.0, "read"), (6.5, "read"), (9.0, "dispatch")):
         now[0] = moment
         if event == "dispatch":
-            clock.dispatched()
+            steps.append(Step())
         else:
-            times.append(clock.read())
+            times.append(clock.read(steps.popleft()))  # type: ignore[arg-type]
     now[0] = 9.25
-    assert [*times, clock.read()] == [4.0, 1.5, 0.25]
+    assert [*times, clock.read(steps.popleft())] == [4.0, 1.5, 0.25]  # type: ignore[arg-type]
 
 
 def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepTimer()
-    clock.dispatched()
-    assert clock.spare(1.0) == pytest.approx(0.8)
+    share = BatchShare(0.0)
+    clock, planned = timer(share), background_step()
+    first = Step(planned)
+    assert clock.spare(first) == 0.0, "nobody waits for steps in the background"
+    share.count(1, background=True)
+    assert clock.spare(first) == 0.0, "how long it takes is not known"
+    share.note(planned, 1.0, clock._scheduler.buckets)
+    assert clock.spare(first) == pytest.approx(0.8)
     now[0] = 10.5
-    assert clock.spare(1.0) == pytest.approx(0.3)
-    clock.dispatched()
+    assert clock.spare(first) == pytest.approx(0.3)
+    second = Step(planned)
     now[0] = 11.0
-    clock.read()  # the second one begins now
-    assert clock.spare(1.0) == pytest.approx(0.8)
+    clock.read(first)  # the second one begins now
+    assert clock.spare(second) == pytest.approx(0.8)
     now[0] = 12.0
-    assert clock.spare(1.0) == 0.0
+    assert clock.spare(second) == 0.0
+    now[0] = 11.0
+    share.count(1, background=False)
+    assert clock.spare(second) == 0.0, "others do not wait"
+
+
+def background_step() -> ScheduledBatch:
+    sim = Simulation()
+    add_background(sim, 1)
+    sim.step()
+    return sim.batches[0]
 
 
 @hypothesis.given(
