@@ -4,6 +4,7 @@ from scripts import request_path
 from tests import compile_cache
 
 MOST_FILES = 59
+MOST_CALLS = 220  # of Python for each step of the engine
 
 
 async def test_a_streamed_chat_request_runs_through_few_files():
@@ -11,3 +12,4 @@ async def test_a_streamed_chat_request_runs_through_few_files():
     files = request_path.all_files(threads)
     assert {"http/chat/chat_run.py", "runtime/scheduling/scheduler.py", "runtime/core/engine_core.py"} <= files
     assert len(files) <= MOST_FILES, sorted(files)
+    assert request_path.calls_per_step(threads) <= MOST_CALLS

@@ -342,8 +342,7 @@ class EngineCore:
 
     def _process(self, keep: int) -> list[NewTokens]:
         outputs: list[NewTokens] = []
-        if len(self._in_flight) > keep:
-            self._use_programs()  # the last dispatch may have built one
+        self._use_programs()  # the last dispatch may have built one
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
             waits = not step.is_done

@@ -32,7 +32,7 @@ class StepTimer:
 
     def spare(self, newest: InFlightStep) -> float:
         """How many seconds of the newest step are left until the next one has to be dispatched, so that the device does
-        not wait for it. 0 unless there are only background requests: whoever comes meanwhile takes part in the next."""
+        not wait for it. 0 unless there are only background requests: a request that comes meanwhile is in the next."""
         share = self._share
         if not share.num_background or share.num_foreground:
             return 0.0

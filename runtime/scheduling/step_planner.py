@@ -21,7 +21,7 @@ from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.slot_columns import Slots
 from palladio.runtime.scheduling.state.step_needs import StepNeeds
 
-_NOBODY: Slots = np.zeros(0, np.intp)
+_NO_SLOTS: Slots = np.zeros(0, np.intp)
 
 
 class StepPlanner:
@@ -90,7 +90,7 @@ class StepPlanner:
             may_admit = len(self._retractor.retractions) == num_shortages
             if len(decoding) and not mixes:
                 return self._decode(decoding)
-        beside = _NOBODY if decoding is None else decoding
+        beside = _NO_SLOTS if decoding is None else decoding
         requests = self._running.columns.requests[beside]
         urgent = self._preempt(step_class, len(beside)) if may_admit and len(self._waiting) else None
         if decoding is not None and urgent is not None:

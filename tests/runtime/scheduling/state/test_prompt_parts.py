@@ -108,7 +108,7 @@ def test_background_requests_may_have_long_parts() -> None:
     sim = Simulation(num_pages=60, max_step_tokens=32, seconds_of=lambda batch: 10.0)
     background = RequestOptions(background=True)
     run(sim, "text", list(range(60)), options=background)
-    assert sim.scheduler.turns.share.max_prefill_tokens(sim.buckets) == 16
+    assert sim.scheduler.share.max_prefill_tokens(sim.buckets) == 16
     run(sim, "x", [1] * 3, medium(30, is_whole=True), [2] * 9, options=background)
 
 
