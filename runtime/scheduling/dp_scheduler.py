@@ -1,7 +1,7 @@
 """The schedulers of several data-parallel ranks as one. A step serves every rank at once, in one shape.
 
 Each rank has its own requests, pages and slots; a request stays in the rank that the router chose when it came. Only
-while it waits it may move, unless its caller chose the rank: one in which nobody waits takes requests that another has
+while it waits it may move, unless its caller chose the rank: one with an empty queue takes requests that another has
 no room for.
 
 The batches of a step are of one kind. Where one rank prefills and another decodes, the latter's requests take part in
@@ -187,7 +187,7 @@ class DataParallelScheduler:
         return JointStep(tuple(final))
 
     def _move_waiting(self) -> None:
-        """Moves a request, each time, into each rank in which nobody waits and which has room for it, from the longest
+        """Moves one request into each rank whose queue is empty and which has room for it, from the longest
         of the queues that stand still: their rank is full."""
         for idle in self.schedulers:
             if len(idle.waiting):

@@ -215,14 +215,14 @@ class Scheduler:
         return self._process(step, rows) if plain is None else [plain]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if a page or a slot is owned twice or by nobody."""
+        """Raises AssertionError if a page or a slot is owned twice or lost."""
         self.cache.check_integrity(self.running)
         self.running.check_integrity()
         assert len(self._requests) == len(self.running) + len(self.waiting), "a request is lost"
         assert all(request.slot == 0 and not request.pages for request in self.waiting)
 
     def stats(self) -> list[RankStats]:
-        """Of each rank. Nobody knows the throughput here."""
+        """Of each rank, without the throughput: StepLogger knows it."""
         stats = dataclasses.replace(
             self.cache.stats(),
             num_running=len(self.running),

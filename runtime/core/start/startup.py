@@ -51,7 +51,7 @@ from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.telemetry.logs import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
-PATIENCE = 4
+SLACK_PARTS = 4
 
 logger = logging.getLogger("palladio.engine")
 
@@ -243,7 +243,7 @@ def build_scheduler(
     if len(schedulers) == 1:
         return schedulers[0]
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, patience=num_tokens // PATIENCE)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, num_tokens // SLACK_PARTS)
     return DataParallelScheduler(schedulers, router)
 
 

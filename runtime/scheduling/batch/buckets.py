@@ -83,7 +83,7 @@ class Buckets:
         return cls((), (PrefillBucket(max_step_tokens, max_running),), (max_running,))
 
     def with_drafts(self, num_drafts: int) -> Self:
-        """The same, where so many tokens are proposed for each request. Each number of rows has one bucket, of the
+        """The same, where `num_drafts` tokens are proposed for each request. Each number of rows has one bucket, of the
         smallest prefill step that holds all of their drafts; a single shape holds as many as it can."""
         found = []
         for size in self.sample:
@@ -93,7 +93,7 @@ class Buckets:
         return dataclasses.replace(self, verify=tuple(found))
 
     def with_several(self, max_requests: int) -> Self:
-        """The same, where decode steps of so many requests or fewer may give several tokens."""
+        """The same, where decode steps of `max_requests` or fewer may give several tokens."""
         return dataclasses.replace(self, several=tuple(size for size in self.decode if size <= max_requests))
 
     @property
@@ -110,19 +110,19 @@ class Buckets:
         return min(self.decode[-1] if self.decode else self.max_prefill_requests, self.sample[-1])
 
     def pick_decode(self, num_requests: int) -> int:
-        """The smallest decode bucket that holds so many requests."""
+        """The smallest decode bucket that holds these requests."""
         return _round_up(self.decode, num_requests)
 
     def pick_verify(self, num_requests: int) -> VerifyBucket | None:
-        """The smallest one that holds so many requests; None: no step can verify so many."""
+        """The smallest one that holds these requests; None: no step can verify as many."""
         return next((one for one in self.verify if one.num_requests >= num_requests), None)
 
     def pick_sample(self, num_rows: int) -> int:
-        """The smallest sample bucket that holds so many rows."""
+        """The smallest sample bucket that holds these rows."""
         return _round_up(self.sample, num_rows)
 
     def pick_prefill(self, num_tokens: int, num_requests: int) -> PrefillBucket:
-        """The smallest prefill bucket that holds so many tokens of so many requests."""
+        """The smallest prefill bucket that holds these tokens and requests."""
         for bucket in self.prefill:
             if bucket.num_tokens >= num_tokens and bucket.num_requests >= num_requests:
                 return bucket

@@ -46,7 +46,7 @@ class ScheduledRow(NamedTuple):
 
     @property
     def is_void(self) -> bool:
-        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
+        """Whether what it samples is dropped: its request has ended, or has gone on without it."""
         return self.revision != self.request.revision
 
     def read(self, count: int) -> None:
@@ -64,7 +64,7 @@ class Pages(Protocol):
     def snapshots(self) -> object | None: ...
 
     def grow(self, request: Request, num_tokens: int, /) -> bool:
-        """Gives a request pages for so many tokens, and tells whether there were enough."""
+        """Gives a request pages for `num_tokens` tokens. Returns whether there were enough."""
         ...
 
 
@@ -128,7 +128,7 @@ class DecodeRows:
 
     @classmethod
     def plan_several(cls, running: RunningRequests, slots: Slots, most: int, pages: Pages) -> Self:
-        """Plans a row of so many tokens for each slot, or fewer at its end; of one where there are too few pages. Where
+        """Plans a row of `most` tokens for each slot, or fewer at its end; of one where there are too few pages. Where
         states are copied, none goes over the end of a page. Args: slots: of running requests."""
         columns, steady = running.columns, running.steady_rows(slots)
         slots = slots if steady is None else steady.slots

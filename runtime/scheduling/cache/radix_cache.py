@@ -16,7 +16,7 @@ What holds at all times (`check_integrity` states it as code):
     len(node.keys) == len(node.pages) == len(each of node.windows) > 0, except for roots, which hold nothing
     node.children[k].keys[0] == k, so no two children begin with the same page
     node.lock_count == locks on it and on all nodes below; so below an unlocked node all is unlocked
-    num_evictable == pages of the nodes with lock_count == 0, and pages of windowed groups that nobody holds
+    num_evictable == pages of the nodes with lock_count == 0, and idle pages of windowed groups
     who holds a page of a windowed group has locked its node, or one below it
     a locked node ends where it ended when it was locked, unless its only holder extends it
 
@@ -43,7 +43,7 @@ class RadixCache:
         windows: the windowed groups.
         keeps_all: whether there are layers without a window.
         snapshots: where copies of states are; None: no layer keeps states.
-        events: told of pages that come and go; None: nobody is.
+        events: publishes pages that come and go; None: they are not published.
 
     Attributes:
         windows: pages of the windowed groups.
@@ -192,7 +192,7 @@ class RadixCache:
 
         Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used), pages at its end
         first and no more than needed, so each one before those that come before it in its sequence; then the next
-        coldest, which may be the parent of the one that was emptied. Pages of windowed groups that nobody holds go
+        coldest, which may be the parent of the one that was emptied. Idle pages of windowed groups go
         before it, wherever they are, if they were used longer ago.
         """
         evicted: list[int] = []
@@ -230,7 +230,7 @@ class RadixCache:
         """Checks what the head of this file promises.
 
         Args:
-            locked: the nodes that are held, each one once per lock. held: pages of windowed groups, likewise.
+            locked: the nodes that are held, each one once per lock. held: pages of windowed groups, once per holder.
             taken: slots of snapshots that are not in the tree yet.
 
         Raises:
@@ -264,7 +264,7 @@ class RadixCache:
         return found
 
     def _cut_end(self, leaf: RadixNode, count: int) -> list[int]:
-        """Takes pages from the end of an unlocked leaf until there are so many, or no more."""
+        """Takes up to `count` pages from the end of an unlocked leaf."""
         kept = len(leaf.keys)
         taken: list[int] = []
         if self.snapshots is not None:
@@ -312,7 +312,7 @@ class RadixCache:
         self._num_kept += self._weight * len(pages)
         for places in windows:
             self.windows.add(places)
-        is_own = node.parent is not None and node.lock_count == 1 and not node.children  # nobody else ends here
+        is_own = node.parent is not None and node.lock_count == 1 and not node.children  # no other request ends here
         if is_own and not node.snapshot:
             node.keys.extend(keys)
             node.pages.extend(pages)

@@ -29,7 +29,7 @@ def note_drafts(counts: DraftCounts, batch: ScheduledBatch, read: SampledRows) -
 def draft_rows(
     slots: Slots, columns: SlotColumns, buckets: Buckets, limits: SchedulerLimits, cache: CacheManager
 ) -> DecodeRows | None:
-    """A row for each request, with drafts as far as there is room for their tokens and pages; None if nobody can have
+    """A row for each request, with drafts as far as there is room for their tokens and pages; None if none can have
     any. The mask of a grammar is for one token, so there are none beside it."""
     bucket = buckets.pick_verify(len(slots))
     is_free = ~columns.constrained(slots)

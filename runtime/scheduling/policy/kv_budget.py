@@ -77,7 +77,7 @@ class KVBudget:
         return min(self._limits.max_running, buckets.max_requests)
 
     def next_waiting(self, step_class: StepClass, budget: int) -> Request | None:
-        """Who is to be admitted next; None: nobody in this step. Args: budget: tokens of prompts that it may have."""
+        """The request to admit next; None: none in this step. Args: budget: prompt tokens that the step has left."""
         request = self._waiting.peek()
         if request is None or (step_class == "foreground" and request.given.options.background):
             return None
@@ -103,8 +103,8 @@ class KVBudget:
 
         Args:
             reserved: for the requests that run.
-            released: what they give up before; None: nothing. Pages of the prefix that nobody holds count as available
-                until the request takes them.
+            released: what they give up before; None: nothing. Idle pages of the prefix count as available until the
+                request takes them.
         """
         size = self._cache.page_size
         rest = len(request.token_ids) - len(prefix.pages) * size
@@ -122,7 +122,7 @@ class KVBudget:
         return self._growth(wanted, held, self._limits.max_step_tokens if rest else self._limits.decode_chunk)
 
     def _growth(self, num_tokens: int, held: Sequence[int], chunk: int) -> int:
-        """Tokens of cache that so many further tokens of a request take, in all block tables.
+        """KV tokens that `num_tokens` more tokens of a request take, in all block tables.
 
         Args:
             held: pages that it has already in each windowed group.
@@ -177,7 +177,7 @@ class Released:
                 self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
 
     def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
-        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
+        """Pages from the root to the end of the node, and of windowed groups, that no request would hold."""
         count = 0
         while node is not None and self._is_idle(node):
             count += self._weight * len(node.pages)

@@ -11,8 +11,8 @@ behind all others.
 Among equals the one that came first. Requests that had run and lost their pages come before all others (with
 priority: before others of their own priority).
 
-Nobody starves: of every FAIR_TURN new requests taken, one is the one that waited longest, whatever the policy says. So
-a request with k new ones before it is taken as one of the next FAIR_TURN·(k+1), however many come after it. Two
+No request starves: of every FAIR_TURN new requests taken, one is the one that waited longest, whatever the policy says.
+So a request with k new ones before it is taken as one of the next FAIR_TURN·(k+1), however many come after it. Two
 policies take no fair turns: fcfs needs none, and who asks for priority wants the less urgent to wait.
 
 No call takes time proportional to the queue: the policies that look at the tree do so for a window of it.
@@ -31,7 +31,7 @@ from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
 from palladio.runtime.scheduling.state.request import Request
 
-FAIR_TURN = 8  # each so-manieth new request taken is the one that waited longest
+FAIR_TURN = 8  # every 8th admission of a new request takes the oldest one
 WINDOW = 64  # how many requests, those that waited longest, lpm and dfs-weight choose from
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
@@ -130,7 +130,7 @@ class PolicyQueue:
     def take(self) -> Request:
         """Takes the next request out of the queue, which is not empty."""
         request = self.peek()
-        assert request is not None, "nobody waits"
+        assert request is not None, "the queue is empty"
         if self._numbers[request] > 0:  # requests that were put back do not use up the fair turns of new ones
             self._num_turns += 1
         self.remove(request)
@@ -232,7 +232,7 @@ class WaitingQueue:
 
     Args:
         foreground: in the order that --schedule-policy says.
-        background: whose requests have their turn when nobody waits in the other one.
+        background: whose requests are next when the other one is empty.
 
     Attributes:
         num_foreground, num_background: requests in each.
@@ -284,7 +284,7 @@ class WaitingQueue:
             num_elsewhere: requests that wait, or will, but not here.
 
         Raises:
-            OverloadedError: so many wait already.
+            OverloadedError: the queue is full.
         """
         if limit is not None and self.num_foreground + num_elsewhere >= limit:
             raise OverloadedError(

@@ -21,10 +21,10 @@ def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> F
 
     Args:
         output: what was read of the step; loses what comes after the request's end, and gets what is forced.
-        make_room: whether it pays to add so many known tokens to a request at once; if so, it gets the pages.
+        make_room: whether it pays to add this many known tokens to a request at once; if so, it gets the pages.
 
     Returns:
-        How the request ends, if it does; it has not been told of that.
+        How the request ends, if it does. The caller ends it.
     """
     token_ids, finish = output.token_ids, output.finish
     if request.max_tokens == 0:  # only its prompt was to be computed

@@ -23,7 +23,7 @@ class WindowGroup:
         return max(0, position - self.window + 1) // self.page_size
 
     def most_pages(self, chunk: int) -> int:
-        """That a request holds of each table while it computes so many tokens in a step."""
+        """The most pages that a request holds of each table while it computes `chunk` tokens in a step."""
         return -(-(self.window - 1 + chunk) // self.page_size) + 1
 
 
@@ -79,7 +79,7 @@ class PageGroups:
         return not self.has_states or self.snapshots is not None
 
     def longest_request(self, num_pages: int, *, splits_prompts: bool) -> int:
-        """Tokens of a request that fits so many pages if it is alone.
+        """Tokens of the longest request that fits this many pages if it is alone.
 
         Args:
             splits_prompts: it may compute a page of its tokens a step; else it computes its prompt in one.
@@ -92,7 +92,7 @@ class PageGroups:
         return columns * self.page_size
 
     def num_held(self, num_tokens: int, chunk: int = 1) -> int:
-        """The most pages that a request of so many tokens holds. Args: chunk: tokens that it computes in a step."""
+        """The most pages that a request of `num_tokens` holds. Args: chunk: tokens that it computes in a step."""
         columns = -(-num_tokens // self.page_size)
         windows = (len(group.tables) * min(columns, group.most_pages(chunk)) for group in self.windows)
         return int(self.keeps_all) * columns + sum(windows)

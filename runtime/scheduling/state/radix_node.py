@@ -36,7 +36,7 @@ class RadixNode:
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
         snapshot: slot of the states behind its last page; 0: none is kept. See tree_snapshots.
-        hashes: of its pages, or a root's one of its namespace; None: nobody is told of pages. See tree_events.
+        hashes: of its pages, or a root's one of its namespace; None: pages are not published. See tree_events.
     """
 
     keys: list[PageKey]

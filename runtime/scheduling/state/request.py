@@ -135,7 +135,7 @@ class Request:
 
     @property
     def token_ids(self) -> list[int]:
-        """The prompt, then every output token that the host has read. Whoever has it does not change it."""
+        """The prompt, then every output token that the host has read. Callers do not change the list."""
         num_listed = len(self.listed_ids)
         if self.columns is not None and self.columns.known[self.slot] > num_listed:
             self.listed_ids += self.columns.tokens_from(self.slot, num_listed)
@@ -143,8 +143,7 @@ class Request:
 
     @property
     def num_computed(self) -> int:
-        """Tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many at
-        least."""
+        """Tokens whose keys and values are in the cache for certain when the dispatched steps have run."""
         return 0 if self.columns is None else int(self.columns.computed[self.slot])
 
     @property
@@ -212,7 +211,7 @@ class Request:
         self.columns, self.slot, self.listed_ids = None, 0, known
 
     def note_computed(self, count: int) -> None:
-        """Its prefill gets to so many tokens. Who calls it gives it the pages before, or tells `note_pages`."""
+        """Sets how far its prefill has come. The caller gives it the pages before, or calls `note_pages`."""
         assert self.columns is not None
         self.columns.set_computed(self.slot, count)
         self.note_pages()
@@ -260,7 +259,7 @@ class Request:
             self.columns.add_known(self.slot)
 
     def note_unread(self, change: int) -> None:
-        """So many more rows that sample for it are dispatched, or (less than 0) have been read, or are none at all."""
+        """Adds to the dispatched rows that sample for it; less than 0: rows have been read, or are dropped."""
         if self.columns is None:
             self.left_unread += change
         else:

@@ -41,9 +41,9 @@ class SlotColumns:
         page_size: tokens a page.
 
     Attributes:
-        requests: who holds the slot; None: nobody. request_ids: theirs.
-        computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many
-            at least. unsure: tokens that there may be beyond those.
+        requests: that hold the slots; None: the slot is free. request_ids: theirs.
+        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run. unsure:
+            tokens that there may be beyond those.
         known: the prompt's tokens and those that the host has read.
         unread: dispatched rows that sample for it and have not been read yet.
         revision: that of rows whose tokens are to be read, see Request.void.
@@ -105,7 +105,7 @@ class SlotColumns:
         self.known[slot] += 1
 
     def add_unread(self, slots: Slots | int, change: int) -> None:
-        """So many more rows are to be read."""
+        """Adds to the rows that are to be read."""
         self.unread[slots] += change
 
     def void(self, slot: int) -> None:
@@ -126,7 +126,7 @@ class SlotColumns:
         return tokens
 
     def shortest(self, slots: Slots, count: int) -> Slots:
-        """So many of these at most, those with the shortest outputs."""
+        """At most `count` of these, those with the shortest outputs."""
         order = np.argsort([request.num_output_tokens for request in self.requests[slots]], kind="stable")
         return slots[order[:count]]
 
@@ -187,7 +187,7 @@ class SlotColumns:
             num_drafts: those of its tokens that may be wrong; None: no row of the engine ever has any.
 
         Returns:
-            Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
+            Where each begins at most. At `max_computed` the request is complete, and the row samples for no request.
         """
         starts: Counts = self.computed[slots]
         self.unread[slots] += 1

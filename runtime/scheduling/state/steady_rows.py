@@ -38,7 +38,7 @@ class SteadyRows:
 
     @functools.cached_property
     def request_ids(self) -> list[str]:
-        """The requests' ids. Nobody changes the list."""
+        """The requests' ids. The list does not change."""
         ids: list[str] = self._columns.request_ids[self.slots].tolist()
         return ids
 

@@ -1,7 +1,7 @@
 """Pages of layers with a window, which keep the newest tokens only: who holds them, and which may be given up.
 
     a page is free, or a request's own, or the tree's; or its place in the tree is a hole
-    the tree's pages are held by those requests that still see them; a page that nobody holds is idle
+    the tree's pages are held by those requests that still see them; a page without a holder is idle
     an idle page can be given up at any time: its place becomes a hole, the tokens around it stay what they are
     a request's own pages follow those that it holds of the tree; nothing is before `HeldWindow.start`
 
@@ -33,8 +33,8 @@ class WindowPage:
     last_used: int = 0
 
     def use(self, change: int, now: int) -> bool:
-        """So many requests more see it, or less. Returns whether it was idle before, or is now."""
-        assert self.ids, "nobody can see a hole"
+        """Adds to the requests that see it. Returns whether it was idle before, or is now."""
+        assert self.ids, "no request sees a hole"
         was_idle = self.num_holders == 0
         self.num_holders += change
         assert self.num_holders >= 0, "given back more often than taken"
@@ -67,7 +67,7 @@ class HeldWindow:
 
     @classmethod
     def after(cls, group: WindowGroup, num_columns: int, places: Sequence[WindowPage]) -> Self:
-        """Of a request that goes on after so many columns of the tree. Args: places: the last of them."""
+        """Of a request that goes on after `num_columns` of the tree. Args: places: the last of them."""
         return cls(group, num_columns - len(places), collections.deque(places))
 
     @property

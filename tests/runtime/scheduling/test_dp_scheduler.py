@@ -27,8 +27,8 @@ class Driver:
     def __init__(self, method: str = "round_robin", **limits: Any) -> None:
         limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BatchShare(0.15), **limits}
         sims = [Simulation(**limits) for _ in range(2)]
-        patience = sims[0].cache.num_total_tokens // 4
-        self.scheduler = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
+        slack = sims[0].cache.num_total_tokens // 4
+        self.scheduler = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, slack))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, int] = {}
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
