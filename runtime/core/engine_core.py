@@ -10,7 +10,6 @@ import jax
 
 from palladio.runtime.core.plan.memory import bytes_in_use
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
-from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.explain import explain_requests
 from palladio.runtime.core.watch.observers import StepHooks, StepObserver
@@ -67,6 +66,7 @@ class EngineCore:
         self.ready = ready
         self.activity = parts.activity
         self._scheduler = scheduler
+        self._share = scheduler.share
         self._tells_one_by_one = scheduler.schedulers[0].limits.joined_passes > 1
         self._runner = runner
         self._built = runner.programs.built
@@ -85,7 +85,6 @@ class EngineCore:
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
-        self._timer = StepTimer(scheduler)
         rate = config.cache.cache_self_check
         self._self_check = CacheSelfCheck(rate, scheduler, runner.page_difference, ready.random_seed)
         self._checks_cache = rate > 0.0
@@ -139,7 +138,10 @@ class EngineCore:
         """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
         if self._control.is_stopped:
             return PAUSE_POLL
-        return self._timer.spare(self._in_flight[-1]) if self._in_flight else 0.0
+        if not self._share.num_background or not self._in_flight:
+            return 0.0
+        newest = self._in_flight[-1]
+        return self._share.spare_seconds(newest.planned, newest.dispatched, self._scheduler.buckets)
 
     def add(self, request: GenerationRequest) -> None:
         """Queues a request.
@@ -272,7 +274,12 @@ class EngineCore:
             if not self._scheduler.has_requests:
                 self._self_check.start()
         planned = self._scheduler.schedule()
-        self._check_stall(planned)
+        is_stalled = planned is None and not self._in_flight and self._scheduler.has_requests
+        self._num_stalled = self._num_stalled + 1 if is_stalled else 0
+        if self._num_stalled > MAX_STALLED:  # a defect: without an end, the engine would try for ever
+            raise RuntimeError(
+                "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
+            )
         return planned, outputs
 
     def _use_programs(self) -> None:
@@ -314,15 +321,6 @@ class EngineCore:
             after(step)
         return outputs
 
-    def _check_stall(self, planned: ScheduledStep | None) -> None:
-        """An engine whose requests can never go on ends with an error; it would try for ever."""
-        is_stalled = planned is None and not self._in_flight and self._scheduler.has_requests
-        self._num_stalled = self._num_stalled + 1 if is_stalled else 0
-        if self._num_stalled > MAX_STALLED:
-            raise RuntimeError(
-                "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
-            )
-
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[NewTokens]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
         masks, failures = build_masks(planned, num_rows, self._mask_width, self._grammars.backend)
@@ -352,7 +350,8 @@ class EngineCore:
                     self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
-            self._timer.read(step)
+            if self._share.num_background:
+                self._share.measure(step.planned, step.dispatched, self._scheduler.buckets)
             for before in self._hooks.before_process:
                 before(step, waits)
             outputs += self._scheduler.process(step.planned, read)

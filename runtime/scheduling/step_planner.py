@@ -5,8 +5,7 @@ import time
 import numpy as np
 
 from palladio.runtime.interface.outputs.outputs import WaitReason
-from palladio.runtime.scheduling.batch.buckets import Buckets
-from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, StepKind
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
@@ -16,10 +15,9 @@ from palladio.runtime.scheduling.policy.kv_budget import KVBudget
 from palladio.runtime.scheduling.policy.queue_time import QueueTime
 from palladio.runtime.scheduling.policy.retractor import Retractor
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
-from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.state.request import Request, RequestStatus, StepNeeds
 from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.slot_columns import Slots
-from palladio.runtime.scheduling.state.step_needs import StepNeeds
 
 _NO_SLOTS: Slots = np.zeros(0, np.intp)
 

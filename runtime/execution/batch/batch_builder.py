@@ -20,8 +20,8 @@ from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket, VerifyBucket
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import SteadyRows
 from palladio.runtime.scheduling.state.slot_columns import Slots
-from palladio.runtime.scheduling.state.steady_rows import SteadyRows
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (

@@ -9,9 +9,8 @@ import numpy as np
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.running import RunningRequests
+from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
 from palladio.runtime.scheduling.state.slot_columns import Counts, Mask, Objects, SlotColumns, Slots, TokenIds
-from palladio.runtime.scheduling.state.steady_rows import SteadyRows
 
 
 class ScheduledRow(NamedTuple):

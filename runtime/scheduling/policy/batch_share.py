@@ -4,6 +4,7 @@ in a step. A scheduler asks only while there are background requests."""
 import functools
 import itertools
 import operator
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -12,10 +13,9 @@ import numpy as np
 
 from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.request import Request, StepNeeds
 from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.slot_columns import Slots
-from palladio.runtime.scheduling.state.step_needs import NO_NEEDS, StepNeeds, needs_of
 
 StepClass = Literal["all", "foreground", "background"]
 """Which requests a step is for. "all": there are no background requests."""
@@ -23,6 +23,7 @@ StepClass = Literal["all", "foreground", "background"]
 MAX_PREFILL_SECONDS = 0.05  # of a step with only background requests: a new foreground request waits for its end
 _WEIGHT = 0.2  # of the latest step in the mean of its bucket
 _NUM_RECENT = 16  # background steps whose longest is expected of the next
+_SPARED = 0.8  # of a step's expected time: the rest is for the host, and for steps that end early
 
 
 class _Foreground(NamedTuple):
@@ -52,6 +53,7 @@ class BatchShare:
         self._seconds: dict[int | PrefillBucket, float] = {}  # of a forward pass, by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
+        self._last_read: float | None = None  # when the last step was read; None: before there were background requests
         self.foreground: _Foreground | None = None
 
     @property
@@ -70,6 +72,7 @@ class BatchShare:
             return
         if not self.num_background:
             self.reset_credit()
+            self._last_read = None
         self.num_background += change
 
     def order(self, num_waiting: int) -> tuple[StepClass, ...]:
@@ -118,12 +121,32 @@ class BatchShare:
         fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
         return next(fitting, buckets.prefill[0]).num_tokens
 
-    def expected_seconds(self, step: ScheduledStep, buckets: Buckets) -> float:
-        """How long a step takes; 0: none of its size has been seen."""
-        return self._seconds.get(_bucket(step, buckets), 0.0) * step.num_passes
+    def spare_seconds(self, newest: ScheduledStep, dispatched: float, buckets: Buckets) -> float:
+        """How long the next step may wait without the device waiting for it. 0, unless there are background requests
+        alone: a request that comes meanwhile takes part in the next step.
+
+        Args:
+            newest: the last step that was dispatched. dispatched: when, by time.perf_counter.
+        """
+        if not self.is_background_only:
+            return 0.0
+        expected = self._seconds.get(_bucket(newest, buckets), 0.0) * newest.num_passes  # 0: not seen yet
+        begun = max(dispatched, self._last_read or 0.0)
+        return max(0.0, begun + expected * _SPARED - time.perf_counter())
+
+    def measure(self, step: ScheduledStep, dispatched: float, buckets: Buckets) -> None:
+        """Measures a step that has just been read, while there are background requests. It lasts as its requests feel
+        it: from the end of the one before, as the host has read it, or from its own dispatch if that was later.
+
+        Args:
+            dispatched: when it was dispatched, by time.perf_counter.
+        """
+        before, self._last_read = self._last_read, time.perf_counter()
+        if before is not None:  # else it may have waited for a step that was not measured
+            self.note(step, self._last_read - max(dispatched, before), buckets)
 
     def note(self, step: ScheduledStep, seconds: float, buckets: Buckets) -> None:
-        """Takes the time of a step that has been read, while there are background requests."""
+        """Takes how long a step has lasted."""
         bucket = _bucket(step, buckets)
         pass_seconds = seconds / step.num_passes
         old = self._seconds.get(bucket, pass_seconds)
@@ -170,13 +193,14 @@ class StepMix(NamedTuple):
         own = self.foreground()
         step = self.share.foreground or own
         num_free = self.share.num_fitting(step.num_rows, buckets) - own.num_rows
-        ready = (r for r in self.members("background") if _is_ready(r) and needs_of(r) in step.needs)
+        ready = (r for r in self.members("background") if _is_ready(r) and r.needs in step.needs)
         return _slots_of([*self.members(step_class), *itertools.islice(ready, num_free)])
 
     def foreground(self) -> _Foreground:
         """The rank's foreground rows of a decode step."""
         rows = [request for request in self.members("foreground") if _is_ready(request)]
-        return _Foreground(len(rows), functools.reduce(operator.or_, map(needs_of, rows), NO_NEEDS))
+        needs = functools.reduce(operator.or_, (request.needs for request in rows), StepNeeds.NONE)
+        return _Foreground(len(rows), needs)
 
 
 def expect_foreground(share: BatchShare, ranks: Sequence[RunningRequests]) -> None:

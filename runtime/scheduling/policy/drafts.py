@@ -3,8 +3,7 @@
 import numpy as np
 
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.scheduling.batch.buckets import Buckets
-from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager

@@ -3,8 +3,7 @@
 import collections
 from collections.abc import Iterable, Sequence
 
-from palladio.runtime.scheduling.batch.buckets import Buckets
-from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, StepMix
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue

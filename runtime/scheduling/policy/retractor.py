@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from palladio.runtime.interface.outputs.cache_events import LostPages
-from palladio.runtime.scheduling.batch.buckets import Buckets
-from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.kv_budget import KVBudget, NewTokenRatio
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
@@ -135,7 +134,7 @@ class Retractor:
         would not even without all that give way: background requests, unless it is one itself, and those that are less
         urgent by more than the threshold."""
         giving_way = [running for running in self._running if self._gives_way(running, request)]
-        if not giving_way or self._is_in_circles():
+        if not giving_way or self._has_stalled():
             return []
         room = self._kv_budget.room(request, buckets)
         if room.suffices():
@@ -169,9 +168,9 @@ class Retractor:
             return victim.given.options.background
         return self._threshold is not None and self._urgency(request) - self._urgency(victim) > self._threshold
 
-    def _is_in_circles(self) -> bool:
-        """Who takes whose place has an order, and the queue has the same: this cannot be. If it is all the same, those
-        that run are to get a token first, and the log says so."""
+    def _has_stalled(self) -> bool:
+        """Whether preemptions have stopped all progress, after MAX_FRUITLESS without a token. Preemption and the queue
+        have the same order, so only a defect causes this: log it, and let running requests get a token first."""
         if self._num_fruitless == MAX_FRUITLESS:
             self._num_fruitless += 1
             logger.error(

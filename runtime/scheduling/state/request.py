@@ -26,6 +26,15 @@ class RequestStatus(enum.Enum):
     FINISHED = "finished"
 
 
+class StepNeeds(enum.Flag):
+    """What makes a whole step more expensive as soon as one of its rows asks for it."""
+
+    NONE = 0
+    RANDOM = enum.auto()
+    FULL = enum.auto()
+    MASK = enum.auto()
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Request:
     """One sample: its tokens and how far they are computed.
@@ -179,6 +188,18 @@ class Request:
     def max_remaining_tokens(self) -> int:
         """Tokens that steps to come may sample for it."""
         return max(0, self.max_computed - max(self.num_computed, self.num_known_tokens - 1))
+
+    @property
+    def needs(self) -> StepNeeds:
+        """What it asks of the next step that samples for it."""
+        params, needs = self.given.params, StepNeeds.NONE
+        if not params.is_greedy:
+            needs |= StepNeeds.RANDOM
+        if params.logprobs is not None or params.has_history:
+            needs |= StepNeeds.FULL
+        if self.constraint is not None:
+            needs |= StepNeeds.MASK  # the host has to know each token before the next one is sampled
+        return needs
 
     @property
     def may_jump(self) -> bool:

@@ -12,8 +12,7 @@ from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogpro
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.scheduling.batch.buckets import Buckets
-from palladio.runtime.scheduling.batch.limits import SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
@@ -196,7 +195,7 @@ class Simulation:
     def _process(self, keep: int) -> None:
         while len(self.in_flight) > keep:
             done, tokens = self.in_flight.popleft()
-            if self.seconds_of is not None and self.scheduler.share.num_background:  # as StepTimer does
+            if self.seconds_of is not None and self.scheduler.share.num_background:  # as EngineCore does
                 self.scheduler.share.note(done, self.seconds_of(done), self.buckets)
             self._take(by_request(self.scheduler.process(done, [self._read(done, tokens)])))
 

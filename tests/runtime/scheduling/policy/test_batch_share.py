@@ -1,16 +1,11 @@
 """Background requests: they fill what others leave, and others hardly notice."""
 
-import dataclasses
-import time
-from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
@@ -150,7 +145,6 @@ def test_others_pay_no_more_than_was_said(slowdown: float) -> None:
 
 def test_what_others_paid_before_does_not_count() -> None:
     share = BatchShare(0.2)
-    buckets = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
     sim = Simulation(num_pages=60)
     sim.add("a", PROMPT, 50, ignore_eos=True)
     for _ in range(10):
@@ -158,7 +152,7 @@ def test_what_others_paid_before_does_not_count() -> None:
     share.count(1, background=False)
     share.count(1, background=True)
     for batch in sim.batches:
-        share.note(batch, 1.0, buckets)
+        share.note(batch, 1.0, BUCKETS)
     assert share.order(0) == ("background", "foreground")
     for background in (True, False):
         share.count(-1, background=background)
@@ -166,7 +160,7 @@ def test_what_others_paid_before_does_not_count() -> None:
         share.count(1, background=background)
         assert share.order(0) == ("foreground", "background")
         for batch in sim.batches:
-            share.note(batch, 1.0, buckets)
+            share.note(batch, 1.0, BUCKETS)
         assert share.order(0) == ("background", "foreground")
 
 
@@ -208,57 +202,42 @@ def test_they_do_not_fill_the_queue_of_others() -> None:
     sim.run()
 
 
-@dataclasses.dataclass
-class Step:
-    """In place of an InFlightStep: it is dispatched when this is made."""
-
-    planned: ScheduledBatch | None = None
-
-    def __post_init__(self) -> None:
-        self.dispatched = time.perf_counter()
+BUCKETS = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
 
 
-def timer(share: BatchShare) -> StepTimer:
-    buckets = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
-    return StepTimer(SimpleNamespace(share=share, buckets=buckets))  # type: ignore[arg-type]
-
-
-def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+def test_each_step_lasts_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, share, step, seconds = [0.0], BatchShare(0.0), background_step(), []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock, steps, times = timer(BatchShare(0.0)), deque[Step](), []
-    for moment, event in ((1.0, "dispatch"), (2.0, "dispatch"), (5.0, "read"), (6.5, "read"), (9.0, "dispatch")):
-        now[0] = moment
-        if event == "dispatch":
-            steps.append(Step())
-        else:
-            times.append(clock.read(steps.popleft()))  # type: ignore[arg-type]
-    now[0] = 9.25
-    assert [*times, clock.read(steps.popleft())] == [4.0, 1.5, 0.25]  # type: ignore[arg-type]
+    monkeypatch.setattr(share, "note", lambda step, lasted, buckets: seconds.append(lasted))
+    share.count(1, background=True)
+    for dispatched, read in ((0.5, 1.5), (1.0, 2.0), (2.0, 5.0), (2.5, 6.5), (9.0, 9.25)):
+        now[0] = read
+        share.measure(step, dispatched, BUCKETS)
+    assert seconds == [0.5, 3.0, 1.5, 0.25], "of the first one, when it began to run is not known"
+    for background_comes in (-1, 1):
+        share.count(background_comes, background=True)
+    now[0] = 20.0
+    share.measure(step, 10.0, BUCKETS)
+    assert len(seconds) == 4
 
 
 def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [10.0]
+    now, share, step = [10.0], BatchShare(0.0), background_step()
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    share = BatchShare(0.0)
-    clock, planned = timer(share), background_step()
-    first = Step(planned)
-    assert clock.spare(first) == 0.0, "nobody waits for steps in the background"
+    share.note(step, 1.0, BUCKETS)
+    assert share.spare_seconds(step, 10.0, BUCKETS) == 0.0, "no step may wait"
     share.count(1, background=True)
-    assert clock.spare(first) == 0.0, "how long it takes is not known"
-    share.note(planned, 1.0, clock._scheduler.buckets)
-    assert clock.spare(first) == pytest.approx(0.8)
+    assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.8)
     now[0] = 10.5
-    assert clock.spare(first) == pytest.approx(0.3)
-    second = Step(planned)
+    assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.3)
     now[0] = 11.0
-    clock.read(first)  # the second one begins now
-    assert clock.spare(second) == pytest.approx(0.8)
+    share.measure(step, 10.0, BUCKETS)  # the next one, which was dispatched at 10.5, begins now
+    assert share.spare_seconds(step, 10.5, BUCKETS) == pytest.approx(0.8)
     now[0] = 12.0
-    assert clock.spare(second) == 0.0
+    assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0
     now[0] = 11.0
     share.count(1, background=False)
-    assert clock.spare(second) == 0.0, "others do not wait"
+    assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0, "others do not wait"
 
 
 def background_step() -> ScheduledBatch:

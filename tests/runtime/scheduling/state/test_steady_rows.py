@@ -7,8 +7,7 @@ from palladio.runtime.interface.outputs.outputs import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.running import RunningRequests
-from palladio.runtime.scheduling.state.steady_rows import SteadyRows
+from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
 from tests.counted_calls import counted_calls
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
