@@ -1,6 +1,7 @@
 """StepPlanner: which requests take part in the next step of a rank, and with which of their tokens."""
 
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -140,7 +141,7 @@ class StepPlanner:
         num_slots = self._kv_budget.num_slots(self.buckets)
         if len(self._running) >= num_slots:
             return slots
-        beside = self._mix.members(step_class) if step_class == "foreground" else self._running
+        beside: Iterable[Request] = self._mix.members(step_class) if step_class == "foreground" else self._running
         reserved = self._kv_budget.reserved_tokens(beside)
         self._waiting.refresh()
         while budget > 0 and len(self._running) < num_slots and len(rows) < max_rows:

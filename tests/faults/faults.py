@@ -184,8 +184,8 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "state/slot_columns.py",
-        "return room - self.unsure[slots] if self._has_drafts else room",
-        "return room",
+        "            room -= self.unsure[slots]\n",
+        "            pass\n",
         SCHEDULING,
     ),
     Fault(

@@ -72,8 +72,9 @@ class SteadyRows:
     @functools.cached_property
     def _stop_ids(self) -> TokenIds:
         """i32[N, B], as many as one of the requests has at most."""
-        stop_ids = self._columns.stop_ids[self.slots].T
-        return np.ascontiguousarray(stop_ids[: np.count_nonzero((stop_ids >= 0).any(axis=1))])
+        own: TokenIds = self._columns.stop_ids[self.slots].T
+        stop_ids: TokenIds = np.ascontiguousarray(own[: np.count_nonzero((own >= 0).any(axis=1))])
+        return stop_ids
 
 
 class RunningRequests:

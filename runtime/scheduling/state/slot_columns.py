@@ -140,7 +140,9 @@ class SlotColumns:
     def room(self, slots: Slots) -> Counts:
         """How many more tokens each of these may compute before `free_until`; 0 or less: it has to be looked at."""
         room: Counts = self.free_until[slots] - self.computed[slots]
-        return room - self.unsure[slots] if self._has_drafts else room
+        if self._has_drafts:
+            room -= self.unsure[slots]
+        return room
 
     def prefilling(self, slots: Slots) -> list[Any]:
         """The requests of these slots that prefill."""
