@@ -107,7 +107,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a step of steady rows ends no request",
         _COLUMNS,
-        "np.count_nonzero(known < self.plain_until[slots]) < len(slots) or np.count_nonzero(token_ids == stop_ids)",
+        "num_plain < len(slots) or np.count_nonzero(token_ids == stop_ids)",
         "np.count_nonzero(token_ids == stop_ids)",
         STEADY,
     ),

@@ -69,6 +69,8 @@ class Retractor:
         """Whether each of these has room for one more token, or needs just a page for it and gets that here, while few
         cached pages have to go. If not, nothing has changed."""
         columns = self._running.columns
+        if columns.count_roomy() == len(self._running):
+            return True
         is_free = columns.room(slots) > 0
         if np.count_nonzero(is_free) == len(slots):
             return True

@@ -144,6 +144,11 @@ class SlotColumns:
             room -= self.unsure[slots]
         return room
 
+    def count_roomy(self) -> int:
+        """How many requests have room for one more token. A free slot has none."""
+        computed = self.computed + self.unsure if self._has_drafts else self.computed
+        return int(np.count_nonzero(computed < self.free_until))
+
     def prefilling(self, slots: Slots) -> list[Any]:
         """The requests of these slots that prefill."""
         unfree = self.free_until[slots] == 0
@@ -171,11 +176,11 @@ class SlotColumns:
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
 
     def plan_one_each(self, slots: Slots, ones: Counts) -> Counts:
-        """A row of one token is planned for each slot, without drafts. Returns where each begins.
+        """A row of one token is planned for each request, without drafts. Returns where each begins.
 
         Args:
-            ones: i64[slots], 1 for each of them and 0 for all others: a sum of whole columns takes a third of one by
-                slots.
+            slots: theirs. ones: i64[slots], 1 for each of them and 0 for free slots: a sum of whole columns takes a
+                third of the time of one by slots.
         """
         starts: Counts = self.computed[slots]
         self.computed += ones
@@ -248,17 +253,17 @@ class SlotColumns:
         return taken
 
     def take_one_each(self, slots: Slots, ones: Counts, stop_ids: TokenIds, token_ids: TokenIds) -> bool:
-        """Takes a token of each row, if nothing follows from any of them; else nothing changes.
+        """Takes a token of each request, if nothing follows from any of them; else nothing changes.
 
         Args:
-            ones: as for `plan_one_each`.
+            slots, ones: as for `plan_one_each`.
             stop_ids: i32[N, B], those of each row; -1: none.
             token_ids: i32[B].
         """
-        known = self.known[slots]
-        if np.count_nonzero(known < self.plain_until[slots]) < len(slots) or np.count_nonzero(token_ids == stop_ids):
+        num_plain = np.count_nonzero(self.known < self.plain_until)
+        if num_plain < len(slots) or np.count_nonzero(token_ids == stop_ids):
             return False
-        self.recent[slots, known % RECENT] = token_ids
+        self.recent[slots, self.known[slots] % RECENT] = token_ids
         self.known += ones
         self.unread -= ones
         return True
