@@ -1,9 +1,11 @@
-"""Which files and functions one streamed chat request runs through, in the front's thread and in the engine's.
+"""Which files and functions one streamed chat request runs through, in the front's thread and in the engine's, and how
+many of Python's calls a step of the engine makes for it.
 
 python scripts/request_path.py
 
 It serves the embedded model in this process, sends a request so that every program is built, then follows a second one.
-What runs only at the start, or only for other requests, is not on its path.
+What runs only at the start, or only for other requests, is not on its path. Calls are those of the product's functions;
+comprehensions count where Python calls them (3.11), and generators count each time that they go on.
 """
 
 import asyncio
@@ -45,7 +47,8 @@ BODY: dict[str, Any] = {
 }
 QUESTIONS = ("What is the capital of France?", "What is the capital of Spain?")
 
-Calls = dict[str, dict[str, None]]  # of a thread: file → its functions, each in the order in which they ran first
+Calls = dict[str, dict[str, int]]  # of a thread: file → how often its functions ran, by the order of their first call
+STEP = "runtime/core/engine_core.py", "EngineCore.step"
 
 
 class CallRecorder:
@@ -76,7 +79,8 @@ class CallRecorder:
         path = self._paths[code.co_filename]
         if path is not None:
             calls = self.threads.setdefault(threading.current_thread().name, {})
-            calls.setdefault(path, {})[code.co_qualname] = None
+            functions = calls.setdefault(path, {})
+            functions[code.co_qualname] = functions.get(code.co_qualname, 0) + 1
 
 
 def product_path(filename: str) -> str | None:
@@ -115,13 +119,21 @@ def all_files(threads: dict[str, Calls]) -> set[str]:
     return {path for calls in threads.values() for path in calls}
 
 
+def calls_per_step(threads: dict[str, Calls]) -> float:
+    """Python's calls in the engine's thread, from the request's message to its last token, for each step."""
+    path, name = STEP
+    (engine,) = [calls for calls in threads.values() if name in calls.get(path, {})]
+    return sum(sum(functions.values()) for functions in engine.values()) / engine[path][name]
+
+
 def main() -> None:
     threads = asyncio.run(follow_request())
     for name, calls in threads.items():
-        print(f"{name}: {len(calls)} files, {sum(map(len, calls.values()))} functions")
+        num_calls = sum(sum(functions.values()) for functions in calls.values())
+        print(f"{name}: {len(calls)} files, {sum(map(len, calls.values()))} functions, {num_calls} calls")
         for path, functions in sorted(calls.items()):
-            print(f"  {path}: {', '.join(functions)}")
-    print(f"total: {len(all_files(threads))} files")
+            print(f"  {path}: {', '.join(f'{function} {count}' for function, count in functions.items())}")
+    print(f"total: {len(all_files(threads))} files; {calls_per_step(threads):.0f} calls for each step of the engine")
 
 
 if __name__ == "__main__":

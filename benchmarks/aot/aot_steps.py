@@ -61,7 +61,7 @@ from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import StaticModel
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.execution.state.proposer import NgramProposer
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, PrefillBucket
+from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2.5-0.5b": HALF_BILLION,

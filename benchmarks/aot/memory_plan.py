@@ -34,7 +34,7 @@ from palladio.runtime.core.plan.sizing import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 
 def compile_them(mesh: Mesh, programs: StepPrograms, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:

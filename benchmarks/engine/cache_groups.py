@@ -25,7 +25,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.state.window_pages import PageGroups, WindowGroup
+from palladio.runtime.scheduling.state.page_groups import PageGroups, WindowGroup
 
 PAGE: Final = 16
 LOADS: Final = {"all 512": (512,), "all 32k": (32768,), "half of each": (512, 32768)}

@@ -38,11 +38,12 @@ from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.start.startup import build_scheduler
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.window_pages import PageGroups
 
 SHORTEST, LONGEST = 4, 1024
 PROMPT_LOGNORMAL = (4.75, 1.3)  # mu, sigma of the logarithm
@@ -169,7 +170,7 @@ class Simulation:
     def _read(self, batch: ScheduledBatch) -> None:
         counts = np.array([row.num_sampled for row in batch.rows if row.samples])
         token_ids = np.zeros((len(counts), max(1, *counts)), np.int32)
-        self._scheduler.process(batch, SampledRows(token_ids, counts, {}))
+        self._scheduler.process(batch, [SampledRows(token_ids, counts, {})])
 
 
 def simulate(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import jax
 
 from benchmarks.aot.aot_targets import TARGETS
 from palladio.runtime.planning.hardware import CHIPS
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 KINDS = (None, "int8", "w8a8_int8", "w8a8_fp8", "int4")
 LAYERS, COMPILED_LAYERS, GIB = 32, 2, 2**30

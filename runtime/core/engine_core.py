@@ -12,7 +12,7 @@ from palladio.runtime.core.plan.memory import bytes_in_use
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.core.watch.observers import StepHooks, StepObserver, StepTimer
+from palladio.runtime.core.watch.observers import StepHooks, StepObserver
 from palladio.runtime.core.watch.step_logger import usual_observers
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.execution.batch.step_results import InFlightStep
@@ -32,7 +32,8 @@ from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.policy.grammar_queue import GrammarQueue
-from palladio.runtime.scheduling.state.request import Request, RequestStatus, constraint_failure
+from palladio.runtime.scheduling.state.new_tokens import constraint_failure
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 
 MAX_STALLED = 1000  # what one plan lets go, the next one may use; more is a defect
@@ -65,7 +66,11 @@ class EngineCore:
         self.ready = ready
         self.activity = parts.activity
         self._scheduler = scheduler
+        self._share = scheduler.share
+        self._tells_one_by_one = scheduler.schedulers[0].limits.joined_passes > 1
         self._runner = runner
+        self._built = runner.programs.built
+        self._known_programs = -1, 0.0  # how many the scheduler knows to be built, and how long steps waited for them
         self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
         self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
@@ -80,7 +85,6 @@ class EngineCore:
         # Steps that run ahead of the host: 1 keeps the device busy while the host reads and plans.
         self._max_in_flight = 0 if config.scheduler.disable_overlap_schedule else 1
         self._in_flight: deque[InFlightStep] = deque()
-        self._clock = StepTimer()
         rate = config.cache.cache_self_check
         self._self_check = CacheSelfCheck(rate, scheduler, runner.page_difference, ready.random_seed)
         self._checks_cache = rate > 0.0
@@ -134,11 +138,10 @@ class EngineCore:
         """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
         if self._control.is_stopped:
             return PAUSE_POLL
-        turns = self._scheduler.turns
-        if not self._in_flight or not turns.is_background_only:
+        if not self._share.num_background or not self._in_flight:
             return 0.0
-        expected = turns.share.expected_seconds(self._in_flight[-1].planned, self._scheduler.buckets)
-        return self._clock.spare(expected)
+        newest = self._in_flight[-1]
+        return self._share.spare_seconds(newest.planned, newest.dispatched, self._scheduler.buckets)
 
     def add(self, request: GenerationRequest) -> None:
         """Queues a request.
@@ -171,7 +174,7 @@ class EngineCore:
     def step(self) -> list[NewTokens]:
         """Dispatches one step if there is one, and returns the tokens of the step before it (and what has expired)."""
         if self._control.is_stopped:
-            return self._told([*self._scheduler.expire()])
+            return self._notify([*self._scheduler.expire()])
         for before in self._hooks.before_step:
             before()
         planned, outputs = self._schedule()
@@ -180,13 +183,13 @@ class EngineCore:
         outputs += self._process(keep=0 if planned is None else self._max_in_flight)
         for after in self._hooks.after_step:
             after(not self._scheduler.has_requests)
-        return self._told(outputs)
+        return self._notify(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
         """See TokenEngine.steer."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
-        return self._told(outputs), self._control.answer(message)
+        return self._notify(outputs), self._control.answer(message)
 
     def close(self, failure: str = "") -> None:
         """What is compiled in the background ends with the present program, and so does a profile; other hosts end.
@@ -253,30 +256,38 @@ class EngineCore:
             stats = observer.add_to(stats)
         return stats
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError if a page or a slot is owned twice or by nobody."""
-        self._scheduler.check_integrity()
-
-    def _told(self, outputs: list[NewTokens]) -> list[NewTokens]:
-        """These outputs, of which observers have been told."""
+    def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:
+        """Passes outputs to the observers, then to the front."""
         for after in self._hooks.after_outputs:
             after(outputs)
         # Only who asked for several tokens a step has them in one event.
-        return outputs if self._scheduler.schedulers[0].limits.joined_passes == 1 else one_by_one(outputs)
+        return one_by_one(outputs) if self._tells_one_by_one else outputs
 
     def _schedule(self) -> tuple[ScheduledStep | None, list[NewTokens]]:
         """What the device is to run next, and what has ended without it."""
-        self._scheduler.use(self._runner.buckets(), self._runner.programs.built.lazy_seconds)
+        self._use_programs()
         outputs: list[NewTokens] = [*self._scheduler.expire()]
         if self._grammars.waiting:
-            outputs += self._take_from_desk()
+            outputs += self._admit_compiled()
         if self._checks_cache:
             self._self_check.give_way()
             if not self._scheduler.has_requests:
                 self._self_check.start()
         planned = self._scheduler.schedule()
-        self._check_stall(planned)
+        is_stalled = planned is None and not self._in_flight and self._scheduler.has_requests
+        self._num_stalled = self._num_stalled + 1 if is_stalled else 0
+        if self._num_stalled > MAX_STALLED:  # a defect: without an end, the engine would try for ever
+            raise RuntimeError(
+                "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
+            )
         return planned, outputs
+
+    def _use_programs(self) -> None:
+        """Tells the scheduler of programs that have been built since the last step, and how long steps waited."""
+        built = len(self._built), self._built.lazy_seconds
+        if built != self._known_programs:
+            self._known_programs = built
+            self._scheduler.use(self._runner.buckets(), self._built.lazy_seconds)
 
     def _execute(self, planned: ScheduledStep) -> list[NewTokens]:
         """Dispatches a step; returns what comes of it at once: nothing, but for errors and constrained requests."""
@@ -303,23 +314,12 @@ class EngineCore:
             self._self_check.cancel()
             outputs += self._process(keep=0)
             return outputs + self._recover(planned, error)
-        self._clock.dispatched()
         self._in_flight.append(step)
         if self._checks_cache:
             self._self_check.note(planned)
-        num_tokens = [batch.num_tokens for _, batch in planned.parts]
         for after in self._hooks.after_dispatch:
-            after(step, num_tokens)
+            after(step)
         return outputs
-
-    def _check_stall(self, planned: ScheduledStep | None) -> None:
-        """An engine whose requests can never go on ends with an error; it would try for ever."""
-        is_stalled = planned is None and not self._in_flight and self._scheduler.has_requests
-        self._num_stalled = self._num_stalled + 1 if is_stalled else 0
-        if self._num_stalled > MAX_STALLED:
-            raise RuntimeError(
-                "Requests are waiting, none is running, and no step can be scheduled. Please report this bug"
-            )
 
     def _masks(self, planned: ScheduledStep, num_rows: int, outputs: list[NewTokens]) -> list[Int32Array]:
         """What each row may sample, while the device computes the logits; requests whose grammar fails end."""
@@ -327,7 +327,7 @@ class EngineCore:
         outputs += [self._scheduler.fail(request, constraint_failure(request, why)) for request, why in failures]
         return masks
 
-    def _take_from_desk(self) -> list[NewTokens]:
+    def _admit_compiled(self) -> list[NewTokens]:
         """Queues the requests whose grammar is compiled; returns the ends of the others."""
         outputs: list[NewTokens] = []
         is_idle = not self._scheduler.has_requests and not self._in_flight
@@ -340,8 +340,7 @@ class EngineCore:
 
     def _process(self, keep: int) -> list[NewTokens]:
         outputs: list[NewTokens] = []
-        lazy_seconds = self._runner.programs.built.lazy_seconds  # a step may have built one
-        self._scheduler.use(self._scheduler.buckets, lazy_seconds)
+        self._use_programs()  # the last dispatch may have built one
         while len(self._in_flight) > keep:
             step = self._in_flight.popleft()
             waits = not step.is_done
@@ -351,7 +350,8 @@ class EngineCore:
                     self._self_check.compare(step.planned)
             except jax.errors.JaxRuntimeError as error:
                 return outputs + self._recover(step.planned, error)
-            self._scheduler.turns.note(step.planned, self._clock.read(), self._scheduler.buckets)
+            if self._share.num_background:
+                self._share.measure(step.planned, step.dispatched, self._scheduler.buckets)
             for before in self._hooks.before_process:
                 before(step, waits)
             outputs += self._scheduler.process(step.planned, read)
@@ -375,7 +375,6 @@ class EngineCore:
         num_failed = sum(batch.num_rows for _, batch in planned.parts)
         logger.error("%s. %d requests failed, the others are computed again. XLA error: %s", message, num_failed, error)
         self._in_flight.clear()
-        self._clock.forget()
         self._num_recoveries += 1
         for after in self._hooks.after_loss:
             after()
@@ -393,7 +392,7 @@ class EngineCore:
 
     def _integrity_error(self) -> str | None:
         try:
-            self.check_integrity()
+            self._scheduler.check_integrity()
         except AssertionError as error:
             return str(error)
         return None

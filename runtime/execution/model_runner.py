@@ -33,7 +33,8 @@ from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, Sam
 from palladio.runtime.execution.state.device_state import DeviceState, Weights
 from palladio.runtime.execution.state.ranks import HostArray
 from palladio.runtime.interface.request.prompt_parts import text_ids
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
@@ -168,6 +169,10 @@ class ModelRunner:
         self._design = executor.programs.design
         self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
+        # By the number of a tier: the first one of the engine's that does as much.
+        self._least_tiers: list[SampleTier] = [
+            next(tier for tier in self._design.tiers if TIERS.index(tier) >= least) for least in range(len(TIERS))
+        ]
         self._keys: dict[tuple[type[Program], int, SampleTier], ProgramKey] = {}
         self._decode_forms: dict[int, StepForm] = {}  # by the number of rows
         self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
@@ -344,8 +349,7 @@ class ModelRunner:
         return key
 
     def _tier(self, hosts: Sequence[HostBatch]) -> SampleTier:
-        least = max(host.tier for host in hosts)
-        return next(tier for tier in self.programs.design.tiers if TIERS.index(tier) >= least)
+        return self._least_tiers[max([host.tier for host in hosts])]
 
     def _takes_media(self, step: ScheduledStep) -> bool:
         """Whether this step's program is the one with rows of embeddings."""

@@ -32,7 +32,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.pooling import Pooling
 from palladio.runtime.planning.hardware import Slice
 from palladio.runtime.planning.workspace_estimate import WorkspaceEstimate
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 
 class KnownShapes:

@@ -14,7 +14,7 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.weights.kinds import round_up
 from palladio.runtime.execution.programs.program import Program
 from palladio.runtime.execution.steps.verification import MOST_SEARCHED
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 _MIB = 2**20
 _HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention

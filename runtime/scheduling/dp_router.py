@@ -8,7 +8,7 @@ A rank's load is the tokens of all its requests, running and waiting ones: their
 
 With prefix, requests of the same prompt (the n samples of one request, say) go where the first of them went, though
 nothing of it may be cached yet. A prompt of which nothing is known goes to the shortest queue, and so does one whose
-rank has more than `patience` tokens more than the least busy one: there it would wait longer than the cache saves.
+rank has more than `prefix_slack` tokens more than the least busy one: there it would wait longer than the cache saves.
 """
 
 import collections
@@ -23,13 +23,13 @@ Figures = Callable[[], Sequence[int]]  # of each rank; asked for only if the met
 
 class DataParallelRouter:
     """Args:
-    patience: tokens by which a rank with a cached prefix may be busier than others.
+    prefix_slack: tokens by which a rank with a cached prefix may be busier than others.
     """
 
-    def __init__(self, method: LoadBalanceMethod, num_ranks: int, patience: int) -> None:
+    def __init__(self, method: LoadBalanceMethod, num_ranks: int, prefix_slack: int) -> None:
         self._method = method
         self._num_ranks = num_ranks
-        self._patience = patience
+        self._prefix_slack = prefix_slack
         self._next = 0  # whose turn it is, with round_robin and among equals
         self._routed: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
 
@@ -53,7 +53,7 @@ class DataParallelRouter:
             wanted = self._shortest(known, holders)
         else:
             wanted = self._routed.get(name, least)
-        rank = wanted if known[wanted] - known[least] <= self._patience else least
+        rank = wanted if known[wanted] - known[least] <= self._prefix_slack else least
         self._remember(name, rank)
         return self._take(rank)
 

@@ -1,7 +1,7 @@
-"""The schedulers of all data-parallel ranks as one. A step serves every rank at once, in one shape.
+"""The schedulers of several data-parallel ranks as one. A step serves every rank at once, in one shape.
 
 Each rank has its own requests, pages and slots; a request stays in the rank that the router chose when it came. Only
-while it waits it may move, unless its caller chose the rank: one in which nobody waits takes requests that another has
+while it waits it may move, unless its caller chose the rank: one with an empty queue takes requests that another has
 no room for.
 
 The batches of a step are of one kind. Where one rank prefills and another decodes, the latter's requests take part in
@@ -14,22 +14,24 @@ from collections.abc import Hashable, Sequence
 
 from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput, WaitReason
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
-from palladio.runtime.scheduling.cache.page_map import map_pages
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.policy.batch_share import ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, expect_foreground
 from palladio.runtime.scheduling.policy.waiting_queue import WINDOW
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.request import Request
 
 
 class DataParallelScheduler:
-    """Attributes:
-    schedulers: one a rank, all of the same limits, and of one BatchShare.
+    """What the engine has in the place of a Scheduler where there are several ranks.
+
+    Attributes:
+        schedulers: one a rank, all of the same limits, and of one BatchShare.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler], router: DataParallelRouter) -> None:
@@ -51,9 +53,9 @@ class DataParallelScheduler:
         return sum(scheduler.cache.num_total_tokens for scheduler in self.schedulers)
 
     @property
-    def turns(self) -> ScheduleTurns:
-        """Of whom it does not matter which rank they are in."""
-        return self.schedulers[0].turns
+    def share(self) -> BatchShare:
+        """Of background requests."""
+        return self.schedulers[0].share
 
     @property
     def buckets(self) -> Buckets:
@@ -65,41 +67,36 @@ class DataParallelScheduler:
         for scheduler in self.schedulers:
             scheduler.use(buckets, compile_seconds)
 
-    def check(self, request: Request, num_elsewhere: int) -> None:
-        """Whether a new request may be queued.
-
-        Args:
-            num_elsewhere: requests that will be queued.
-
-        Raises:
-            InvalidRequestError: no step holds a part of it that has to be computed in one.
-            OverloadedError: as many wait as may, in all ranks together.
-        """
+    def check(self, request: Request, num_elsewhere: int = 0) -> None:
+        """Checks whether a new request may be queued: as many wait as may, in all ranks together. See Scheduler."""
         first, *others = self.schedulers
-        first.limits.check_whole(request)
-        if request.given.resent or request.given.options.background:
-            return
-        num_others = sum(scheduler.waiting.num_foreground for scheduler in others)
-        first.waiting.check_room(first.limits.max_queued, num_elsewhere + num_others)
+        first.check(request, num_elsewhere + sum(scheduler.waiting.num_foreground for scheduler in others))
 
     def add(self, request: Request) -> None:
         """Queues a request in the rank that is to run it; even if the queue is full."""
-        rank = request.given.options.dp_rank or 0
-        if len(self.schedulers) > 1 and request.given.options.dp_rank is None:
+        rank = request.given.options.dp_rank
+        if rank is None:
             rank = self._router.choose(
                 self._count_loads, lambda: self._count_cached(request), lambda: _prompt_of(request)
             )
         if self._loads is not None:
             self._loads[rank] += len(request.token_ids)
-        self.schedulers[rank].add(request, is_accepted=True)
+        self.schedulers[rank].add(request)
 
-    def find(self, request_id: str) -> tuple[int, Request] | None:
-        """A request that has not ended, and its rank."""
-        for rank, scheduler in enumerate(self.schedulers):
-            request = scheduler.find(request_id)
-            if request is not None:
-                return rank, request
-        return None
+    def rank_of(self, request_id: str) -> int | None:
+        """The rank of a request that has not ended."""
+        found = (rank for rank, scheduler in enumerate(self.schedulers) if scheduler.find(request_id) is not None)
+        return next(found, None)
+
+    def find(self, request_id: str) -> Request | None:
+        """A request that has not ended."""
+        found = (scheduler.find(request_id) for scheduler in self.schedulers)
+        return next((request for request in found if request is not None), None)
+
+    def wait_reason(self, request_id: str) -> WaitReason | None:
+        """What a waiting request waits for; None: it is not here."""
+        rank = self.rank_of(request_id)
+        return None if rank is None else self.schedulers[rank].wait_reason(request_id)
 
     def abort(self, request_id: str) -> bool:
         """Ends a request without output; False if it is not here (any more)."""
@@ -111,9 +108,9 @@ class DataParallelScheduler:
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
         """Ends a request, which has not ended, for a reason of the engine's."""
-        found = self.find(request.given.request_id)
-        assert found is not None, f"{request.given.request_id} has ended"
-        return self.schedulers[found[0]].fail(request, finish)
+        rank = self.rank_of(request.given.request_id)
+        assert rank is not None, f"{request.given.request_id} has ended"
+        return self.schedulers[rank].fail(request, finish)
 
     def start_over(self) -> None:
         """See Scheduler.start_over."""
@@ -123,28 +120,25 @@ class DataParallelScheduler:
     def retract_all(self) -> None:
         """Every running request gives up its pages and waits. No row of theirs is unread."""
         for scheduler in self.schedulers:
-            scheduler.retractor.retract_all()
+            scheduler.retract_all()
 
     def flush(self) -> None:
         """Drops cached prefixes that no request uses."""
         for scheduler in self.schedulers:
-            scheduler.cache.flush()
+            scheduler.flush()
 
     @property
     def events(self) -> list[TreeEvents]:
-        """Of each rank, if somebody is told of cached pages."""
-        return [scheduler.cache.events for scheduler in self.schedulers if scheduler.cache.events is not None]
+        """Of each rank's prefix cache, if its pages are published."""
+        return [events for scheduler in self.schedulers for events in scheduler.events]
 
-    def schedule(self) -> ScheduledStep | None:
+    def schedule(self) -> JointStep | None:
         """Plans the next step; None when nothing can run (yet)."""
-        if len(self.schedulers) == 1:
-            batch = self.schedulers[0].schedule()
-            return None if batch is None else ScheduledStep((self.schedulers[0].cache.with_copies(batch),))
         self._loads = None
         for scheduler in self.schedulers:
-            scheduler.prepare()
+            scheduler.planner.prepare()
         num_waiting = sum(scheduler.waiting.num_foreground for scheduler in self.schedulers)
-        steps = map(self._plan, self.turns.order(num_waiting))
+        steps = map(self._plan, self.share.order(num_waiting))
         step = next((step for step in steps if step is not None), None)
         self._move_waiting()
         return step
@@ -153,7 +147,7 @@ class DataParallelScheduler:
         """See Scheduler.process. Args: read: of each of the step's parts."""
         outputs: list[NewTokens] = []
         for (rank, batch), of_rank in zip(step.parts, read, strict=True):
-            outputs += self.schedulers[rank].process(batch, of_rank)
+            outputs += self.schedulers[rank].process(batch, [of_rank])
         return outputs
 
     def check_integrity(self) -> None:
@@ -162,50 +156,38 @@ class DataParallelScheduler:
             scheduler.check_integrity()
 
     def stats(self) -> list[RankStats]:
-        """Of each rank. Nobody knows the throughput here."""
-        return [
-            dataclasses.replace(
-                scheduler.cache.stats(),
-                num_running=len(scheduler.running),
-                num_waiting=len(scheduler.waiting),
-                new_token_ratio=scheduler.kv_budget.ratio.value,
-                num_retracted_waiting=scheduler.waiting.num_retracted,
-                num_retractions=scheduler.clock.num_retracted,
-                num_waiting_tokens=sum(request.num_known_tokens for request in scheduler.waiting),
-                **vars(scheduler.drafts),
-            )
-            for scheduler in self.schedulers
-        ]
+        """See Scheduler.stats."""
+        return [stats for scheduler in self.schedulers for stats in scheduler.stats()]
 
     def page_maps(self) -> list[PageMap]:
         """Of each rank."""
-        return [map_pages(scheduler.cache, list(scheduler.running)) for scheduler in self.schedulers]
+        return [page_map for scheduler in self.schedulers for page_map in scheduler.page_maps()]
 
-    def _plan(self, turn: ScheduleTurn) -> ScheduledStep | None:
-        if turn == "foreground":
-            self.turns.look_at_foreground([scheduler.turns for scheduler in self.schedulers])
-        batches = [scheduler.plan(turn) for scheduler in self.schedulers]
+    def _plan(self, step_class: StepClass) -> JointStep | None:
+        if step_class == "foreground":
+            expect_foreground(self.share, [scheduler.running for scheduler in self.schedulers])
+        planners = [scheduler.planner for scheduler in self.schedulers]
+        batches = [planner.plan(step_class) for planner in planners]
         kinds = {batch.kind for batch in batches if batch is not None}
         if not kinds:
             return None
         if "prefill" in kinds and len(kinds) > 1:
-            first = self.schedulers[0]
-            max_rows = min(first.buckets.max_prefill_requests, first.max_step_tokens)
+            max_rows = min(self.buckets.max_prefill_requests, planners[0].max_step_tokens)
             batches = [_as_prefill(batch, max_rows) for batch in batches]
         elif len(kinds) > 1:
             num_rows = max(batch.num_rows for batch in batches if batch is not None)
             can_verify = self.buckets.pick_verify(num_rows) is not None
             batches = [_as_verify(batch) if can_verify else _without_drafts(batch) for batch in batches]
         # Where a step is either prefill or decode, the ranks take these turns together.
-        prefilled = any(scheduler.prefilled_last for scheduler in self.schedulers)
-        for scheduler in self.schedulers:
-            scheduler.take_turn(prefilled=prefilled)
+        prefilled = any(planner.prefilled_last for planner in planners)
+        for planner in planners:
+            planner.take_turn(prefilled=prefilled)
         caches = [scheduler.cache for scheduler in self.schedulers]
         final = (one if one is None else cache.with_copies(one) for cache, one in zip(caches, batches, strict=True))
-        return ScheduledStep(tuple(final))
+        return JointStep(tuple(final))
 
     def _move_waiting(self) -> None:
-        """Moves a request, each time, into each rank in which nobody waits and which has room for it, from the longest
+        """Moves one request into each rank whose queue is empty and which has room for it, from the longest
         of the queues that stand still: their rank is full."""
         for idle in self.schedulers:
             if len(idle.waiting):
@@ -215,7 +197,7 @@ class DataParallelScheduler:
             if request is None or request.num_unread or not request.shares_prefix or not _has_room(idle, request):
                 continue  # what shares no prefix computes what its own rank has cached again, see CacheSelfCheck
             full.forget(request)
-            idle.add(request, is_accepted=True)
+            idle.add(request)
 
     def _count_loads(self) -> list[int]:
         if self._loads is None:
@@ -225,6 +207,10 @@ class DataParallelScheduler:
 
     def _count_cached(self, request: Request) -> list[int]:
         return [scheduler.cache.num_cached_tokens(request) for scheduler in self.schedulers]
+
+
+EngineScheduler = Scheduler | DataParallelScheduler
+"""What an engine has: of its only rank, or of several."""
 
 
 def _has_room(idle: Scheduler, request: Request) -> bool:

@@ -8,7 +8,7 @@ BUILT, ROWS = (
     ("tests/runtime/execution/batch/test_batch_builder.py",),
     ("tests/runtime/scheduling/batch/test_step_rows.py",),
 )
-LATE, _HEADROOM = ("tests/runtime/scheduling/state/test_late_columns.py",), "runtime/scheduling/state/page_headroom.py"
+STEADY = ("tests/runtime/scheduling/state/test_steady_rows.py",)
 REQUEST = ("tests/runtime/scheduling/state/test_request.py",)
 TABLE = ("tests/runtime/front/requests/test_request_table.py",)
 
@@ -51,8 +51,8 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a request in a slot that is free again is sampled as the one before",
         _BUILDER,
-        "self.slots is batch.decodes.slots",
-        "np.array_equal(self.slots, batch.decodes.slots)",
+        "self.rows is batch.decodes.steady",
+        "np.array_equal(self.rows.slots, batch.decodes.slots)",
         BUILT,
     ),
     Fault(
@@ -64,30 +64,30 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a row is of its request's old revision",
-        "runtime/scheduling/batch/step_rows.py",
-        "before.slots is slots and before.num_changes == columns.num_changes",
-        "before.slots is slots",
+        "runtime/scheduling/state/running.py",
+        "self._steady.num_changes != self.columns.num_changes",
+        "len(self._steady.slots) != len(self.slots)",
         ROWS,
     ),
     Fault(
         "a step has no masks though a grammar goes on",
         "runtime/scheduling/batch/step_rows.py",
-        "is_same and not before.is_constrained and not has_drafts",
-        "is_same and not has_drafts",
+        "len(slots), steady.is_constrained, steady=steady",
+        "len(slots), False, steady=steady",
         ROWS,
     ),
     Fault(
         "steps of several tokens use up room for one",
         _COLUMNS,
-        "        self._num_roomy_steps, self._headroom = 0, None\n        self.unread",
-        "        self._num_roomy_steps -= 1\n        self.unread",
+        "            self.computed[slots] = starts + num_tokens\n",
+        "            self.computed[slots] = starts + 1\n",
         ROWS,
     ),
     Fault(
         "pages that are given up count as room",
         _COLUMNS,
-        "        self.num_changes += count < int(self.free_until[slot])\n",
-        "",
+        "        self.free_until[slot] = count\n",
+        "        self.free_until[slot] = max(count, self.free_until[slot])\n",
         ROWS,
     ),
     Fault(
@@ -98,25 +98,25 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
         ROWS,
     ),
     Fault(
-        "a request that nobody looks at goes on behind its end",
-        _HEADROOM,
-        "        self.left -= self.num_steps\n",
+        "tokens of steady rows go out, and their requests do not have them",
+        _COLUMNS,
+        "        self.known += ones\n",
         "",
-        LATE,
+        STEADY,
     ),
     Fault(
-        "of several steps that columns lack they get the tokens of one",
+        "a step of steady rows ends no request",
         _COLUMNS,
-        "            self._known += count * ones\n",
-        "            self._known += ones\n",
-        LATE,
+        "num_plain < len(slots) or np.count_nonzero(token_ids == stop_ids)",
+        "np.count_nonzero(token_ids == stop_ids)",
+        STEADY,
     ),
     Fault(
         "the last cached pages are given up for tokens to come",
         "runtime/scheduling/cache/cache_manager.py",
         "_SPARE * count <= self",
         "count <= self",
-        LATE,
+        STEADY,
     ),
     Fault(
         "plain tokens come before all other outputs of their message",

@@ -29,7 +29,7 @@ SAMPLER = (
 DRAFTS = ("tests/runtime/execution/steps/test_verification.py", _CORE + "test_drafts.py")
 GRAMMAR = ("tests/runtime/grammar/test_constraint.py", "tests/runtime/grammar/test_limits.py", "tests/runtime/grammar")
 JUMPS = (_SCHEDULING + "test_scheduler.py", _CORE + "test_constrained_requests.py")
-_SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
+_PLANNER, _ROOM = "runtime/scheduling/step_planner.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
 _WINDOWS, _NODE = "runtime/scheduling/cache/tree_windows.py", "runtime/scheduling/state/radix_node.py"
 _SAMPLER, _CONSTRAINT = "runtime/execution/sampling/sampler.py", "runtime/grammar/constraint.py"
@@ -60,14 +60,14 @@ FAULTS = (
     ),
     Fault(
         "long prompts stop running streams",
-        _SCHEDULER,
+        _PLANNER,
         "self.prefilled_last = True",
         "self.prefilled_last = False",
         SCHEDULING,
     ),
     Fault(
         "deadlines are noticed a minute late",
-        _ROOM + "policy/waiting_queue.py",
+        _ROOM + "policy/deadlines.py",
         "self._heap[0][0] <= now",
         "self._heap[0][0] <= now - 60",
         SCHEDULING,
@@ -81,15 +81,15 @@ FAULTS = (
     ),
     Fault(
         "decoding rows are not counted in a mixed step",
-        _SCHEDULER,
+        _PLANNER,
         "budget = self.max_step_tokens - num_decoding",
         "budget = self.max_step_tokens",
         SCHEDULING,
     ),
     Fault(
         "those admitted in a step reserve nothing",
-        _SCHEDULER,
-        "reserved += self.kv_budget.expected_tokens(request)",
+        _PLANNER,
+        "reserved += self._kv_budget.expected_tokens(request)",
         "reserved += 0",
         SCHEDULING,
     ),
@@ -123,11 +123,15 @@ FAULTS = (
         CACHE,
     ),
     Fault(
-        "an unlocked node stays unevictable", _TREE, "at = at.parent\n        self._offer(node)", "at = at.parent", TREE
+        "an unlocked node stays unevictable",
+        _TREE,
+        "at = at.parent\n        self._leaves.offer(node)",
+        "at = at.parent",
+        TREE,
     ),
     Fault(
         "lfu evicts as lru",
-        _TREE,
+        _ROOM + "cache/evictable_leaves.py",
         "leaf.num_hits if self._counts_hits else 0",
         "0",
         TREE,
@@ -180,8 +184,8 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "state/slot_columns.py",
-        "computed: Counts = self.computed[slots] + self.unsure[slots]",
-        "computed: Counts = self.computed[slots]",
+        "            room -= self.unsure[slots]\n",
+        "            pass\n",
         SCHEDULING,
     ),
     Fault(
@@ -208,10 +212,10 @@ FAULTS = (
     ),
     Fault(
         "window pages are given back before the step is final",
-        _SCHEDULER,
-        "        request.note_computed(start + count)\n        self.cache.share(request)\n",
-        "        request.note_computed(start + count)\n        self.cache.share(request)\n"
-        "        self.cache.slide([request])\n",
+        _PLANNER,
+        "        request.note_computed(start + count)\n        self._cache.share(request)\n",
+        "        request.note_computed(start + count)\n        self._cache.share(request)\n"
+        "        self._cache.slide([request])\n",
         WINDOWS,
     ),
     Fault("a match accepts a hole", _WINDOWS, "if not next(places).ids:", "if next(places) is None:", WINDOWS),
@@ -338,7 +342,7 @@ FAULTS = (
     ),
     Fault(
         "forced text goes beyond max_tokens",
-        _ROOM + "state/request.py",
+        _ROOM + "state/new_tokens.py",
         "constraint.forced[: request.max_tokens - request.num_output_tokens]",
         "constraint.forced[:]",
         JUMPS,

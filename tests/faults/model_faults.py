@@ -16,7 +16,7 @@ LOADER = (
     "tests/model/test_against_transformers.py",
 )
 EXPERTS = ("tests/model/layers/test_experts.py", "tests/model/test_against_transformers.py")
-_SCHEDULER, _ROOM = "runtime/scheduling/scheduler.py", "runtime/scheduling/"
+_PLANNER, _ROOM = "runtime/scheduling/step_planner.py", "runtime/scheduling/"
 _MANAGER, _TREE = "runtime/scheduling/cache/cache_manager.py", "runtime/scheduling/cache/radix_cache.py"
 FORMATS = ("tests/model/loading/test_formats.py",)
 _LOADING = "model/loading/"
@@ -93,7 +93,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a chunk divides what one step has to compute",
-        _SCHEDULER,
+        _PLANNER,
         "count = request.uncut(start + count) - start",
         "count = max(count, request.uncut(start + count) - start)",
         PARTS,

@@ -87,14 +87,14 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a chunk goes past the place of a snapshot",
-        _ROOM + "scheduler.py",
-        "count = self.cache.snapshots.stop(request, start, start + count) - start",
-        "count = max(count, self.cache.snapshots.stop(request, start, start + count) - start)",
+        _ROOM + "step_planner.py",
+        "count = self._cache.snapshots.stop(request, start, start + count) - start",
+        "count = max(count, self._cache.snapshots.stop(request, start, start + count) - start)",
         SNAPSHOTS,
     ),
     Fault(
         "a request computes two chunks of its prompt in a step",
-        _ROOM + "scheduler.py",
+        _ROOM + "step_planner.py",
         " if r is not first]",
         "]",
         SNAPSHOTS,

@@ -108,7 +108,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "steps are fine below what a CPU gains by",
-        "runtime/scheduling/batch/scheduled_batch.py",
+        "runtime/scheduling/batch/buckets.py",
         "in itertools.pairwise(sizes) if size >= low",
         "in itertools.pairwise(sizes)",
         ("tests/runtime/scheduling/batch/test_buckets.py",),

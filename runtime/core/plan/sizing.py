@@ -14,7 +14,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 MAX_SHORT_PASS_BYTES = 2**24  # 0.5 ms at 32 GB/s, which two cores read even of what is not in their caches
 MAX_JOINED_BYTES = 4 * MAX_SHORT_PASS_BYTES  # of all passes of a step

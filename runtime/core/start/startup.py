@@ -39,18 +39,18 @@ from palladio.runtime.interface.request.classes import ClassSpec
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler, EngineScheduler
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.state.window_pages import PageGroups
+from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.telemetry.logs import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
-PATIENCE = 4
+SLACK_PARTS = 4
 
 logger = logging.getLogger("palladio.engine")
 
@@ -100,7 +100,7 @@ class EngineParts:
     """
 
     ready: EngineReady
-    scheduler: DataParallelScheduler
+    scheduler: EngineScheduler
     runner: ModelRunner
     memory: MemoryReport
     grammars: GrammarCompiler
@@ -203,7 +203,7 @@ def build_scheduler(
     groups: PageGroups,
     seed: int,
     embedding: EmbeddingSpec | None = None,
-) -> DataParallelScheduler:
+) -> EngineScheduler:
     """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
 
     Args:
@@ -239,8 +239,10 @@ def build_scheduler(
             options.schedule_policy, cache.tree, groups.page_size, low_values_first=low_values_first, seed=seed
         )
         schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
+    if len(schedulers) == 1:
+        return schedulers[0]
     num_tokens = schedulers[0].cache.num_total_tokens
-    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, patience=num_tokens // PATIENCE)
+    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, num_tokens // SLACK_PARTS)
     return DataParallelScheduler(schedulers, router)
 
 

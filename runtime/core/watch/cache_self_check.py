@@ -16,7 +16,7 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.prompt_parts import Media, Rows
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.cache.cache_manager import Prefix
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 # Largest accepted |difference| / |value| of a page, in root mean square. Another shape of step or bfloat16 gives up to
@@ -98,7 +98,7 @@ class CacheSelfCheck:
     def __init__(
         self,
         rate: float,
-        scheduler: DataParallelScheduler,
+        scheduler: EngineScheduler,
         page_difference: _Difference,
         seed: int,
     ) -> None:

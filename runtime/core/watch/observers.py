@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -16,7 +15,7 @@ from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.telemetry.logs import Histogram
 from palladio.runtime.telemetry.profiler import Profiler
@@ -34,8 +33,8 @@ class StepObserver:
     def before_dispatch(self) -> None:
         """A step is scheduled, and nothing of it dispatched."""
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
-        """The device has all of a step. Args: num_tokens: of each of its batches (`ScheduledStep.parts`)."""
+    def after_dispatch(self, step: InFlightStep) -> None:
+        """The device has all of a step."""
 
     def before_process(self, step: InFlightStep, waited: bool) -> None:
         """A step's tokens are there. Args: waited: the host waited for them."""
@@ -72,7 +71,7 @@ class StepHooks:
 
     before_step: list[Callable[[], None]]
     before_dispatch: list[Callable[[], None]]
-    after_dispatch: list[Callable[[InFlightStep, Sequence[int]], None]]
+    after_dispatch: list[Callable[[InFlightStep], None]]
     before_process: list[Callable[[InFlightStep, bool], None]]
     after_process: list[Callable[[ScheduledStep], None]]
     after_outputs: list[Callable[[Sequence[NewTokens]], None]]
@@ -104,7 +103,7 @@ class ProfiledSteps(StepObserver):
     def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+    def after_dispatch(self, step: InFlightStep) -> None:
         if self._profiler.profile is not None:
             self._profiler.step()
 
@@ -112,7 +111,7 @@ class ProfiledSteps(StepObserver):
 class PublishedPages(StepObserver):
     """Publishes what has changed in the prefix cache, a batch a step."""
 
-    def __init__(self, scheduler: DataParallelScheduler) -> None:
+    def __init__(self, scheduler: EngineScheduler) -> None:
         self._events = scheduler.events
 
     def after_step(self, is_idle: bool) -> None:
@@ -147,7 +146,7 @@ class DeviceIdle(StepObserver):
         self._look()
         self._started = time.perf_counter()
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+    def after_dispatch(self, step: InFlightStep) -> None:
         if self._newest is not None:
             idle = time.perf_counter() - self._seen_running if self._newest.is_done else 0.0
             self.histogram.observe(idle)
@@ -220,7 +219,7 @@ class TimelineRecorder(StepObserver):
     dispatch if that was later. So the parts of a timeline do not overlap.
     """
 
-    def __init__(self, scheduler: DataParallelScheduler) -> None:
+    def __init__(self, scheduler: EngineScheduler) -> None:
         self._scheduler = scheduler
         self._watched: dict[str, WatchedRequest] = {}
         self._unread: dict[
@@ -236,15 +235,15 @@ class TimelineRecorder(StepObserver):
         if self._watched:
             self._began = self._now
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+    def after_dispatch(self, step: InFlightStep) -> None:
         if not self._watched:
             return
         found: list[WatchedRow] = []
-        for (_, batch), count in zip(step.planned.parts, num_tokens, strict=True):
+        for _, batch in step.planned.parts:
             for row in batch.rows:
                 watched = self._watched.get(row.request.given.request_id)
                 if watched is not None:
-                    found.append(watched.plan(row, step, batch, count, self._began))
+                    found.append(watched.plan(row, step, batch, self._began))
         if found:
             self._unread[id(step.planned)] = step.planned, found
 
@@ -306,36 +305,4 @@ class TimelineRecorder(StepObserver):
 
     def _reason(self, request: Request) -> QueueReason:
         """What a waiting request waits for."""
-        found = self._scheduler.find(request.given.request_id)
-        return "grammar" if found is None else self._scheduler.schedulers[found[0]].clock.reason
-
-
-_SPARED = 0.8  # of a step's expected time: the rest is for the host, and for steps that end early
-
-
-class StepTimer:
-    """How long each step takes, as the requests feel it: from the end of the one before, as the host has read it, or
-    from its own dispatch if that was later."""
-
-    def __init__(self) -> None:
-        self._dispatched: deque[float] = deque()
-        self._last_read = 0.0
-
-    def dispatched(self) -> None:
-        self._dispatched.append(time.perf_counter())
-
-    def read(self) -> float:
-        """Seconds of the step that was dispatched longest ago."""
-        begun = max(self._dispatched.popleft(), self._last_read)
-        self._last_read = time.perf_counter()
-        return self._last_read - begun
-
-    def spare(self, expected: float) -> float:
-        """How much of the newest step, which is expected to take so long, is left until the next one has to be
-        dispatched, so that the device does not wait for it."""
-        begun = max(self._dispatched[-1], self._last_read)
-        return max(0.0, begun + expected * _SPARED - time.perf_counter())
-
-    def forget(self) -> None:
-        """The dispatched steps will not be read."""
-        self._dispatched.clear()
+        return self._scheduler.wait_reason(request.given.request_id) or "grammar"

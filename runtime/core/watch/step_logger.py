@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
 
 from palladio.runtime.core.start.startup import EngineParts
 from palladio.runtime.core.watch.observers import (
@@ -21,7 +20,7 @@ from palladio.runtime.interface.messages.messages import BucketSteps, EngineStat
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
 from palladio.runtime.interface.outputs.outputs import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.telemetry.logs import fields
@@ -52,9 +51,7 @@ class StepLogger(StepObserver):
     the time in which there was no request; where there are several data-parallel ranks, of each, which the line then
     begins with."""
 
-    def __init__(
-        self, scheduler: DataParallelScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False
-    ) -> None:
+    def __init__(self, scheduler: EngineScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False) -> None:
         """Args: uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say."""
         has_ranks = len(scheduler.schedulers) > 1
         self._ranks = [
@@ -73,9 +70,9 @@ class StepLogger(StepObserver):
         if is_idle and self._idle_since is None:
             self._idle_since = time.perf_counter()
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
-        for (rank, batch), count in zip(step.planned.parts, num_tokens, strict=True):
-            self._ranks[rank].log_batch(batch, count, step.bucket_size - batch.size)
+    def after_dispatch(self, step: InFlightStep) -> None:
+        for rank, batch in step.planned.parts:
+            self._ranks[rank].log_batch(batch, step.bucket_size - batch.size)
         for log in self._ranks:
             log.log_retractions()
 
@@ -110,13 +107,13 @@ class _RankLogger:
         """Leaves so much time, in which there was nothing to do, out of the throughput."""
         self._since += seconds
 
-    def log_batch(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
-        """Args: num_tokens: of the batch. num_padding: what its bucket has beside them."""
-        if any(row.start < row.request.num_prompt_tokens for row in batch.chunks):
-            self._log_prefill(batch, num_tokens, num_padding)
+    def log_batch(self, batch: ScheduledBatch, num_padding: int) -> None:
+        """Args: num_padding: what its bucket has beside its rows, or tokens."""
+        if batch.chunks and any(row.start < row.request.num_prompt_tokens for row in batch.chunks):
+            self._log_prefill(batch, num_padding)
             return
         self._num_decodes += batch.num_passes
-        self._num_tokens += num_tokens if batch.kind == "decode" else batch.num_rows
+        self._num_tokens += batch.num_tokens if batch.kind == "decode" else batch.num_rows
         if self._num_decodes >= self._interval:
             self._num_decodes %= self._interval
             self._log_decode(batch, num_padding)
@@ -129,6 +126,8 @@ class _RankLogger:
 
     def log_retractions(self) -> None:
         """Of those since the last time."""
+        if not self._scheduler.retractor.retractions:
+            return
         for retraction in self._scheduler.retractor.take_retractions():
             logger.warning(
                 "%sKV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f",
@@ -149,8 +148,8 @@ class _RankLogger:
         used = cache.num_used_tokens
         return used, used / cache.num_total_tokens
 
-    def _log_prefill(self, batch: ScheduledBatch, num_tokens: int, num_padding: int) -> None:
-        prefill = batch.chunks
+    def _log_prefill(self, batch: ScheduledBatch, num_padding: int) -> None:
+        prefill, num_tokens = batch.chunks, batch.num_tokens
         new = [row.request for row in prefill if row.start == row.request.num_cached_tokens]
         num_cached = sum(request.num_cached_tokens for request in new)
         self._num_tokens += batch.num_sampled_rows
@@ -242,24 +241,25 @@ class StepTracer(StepObserver):
         scheduler: its ranks are told of the decode steps, for the traces of requests.
     """
 
-    def __init__(self, scheduler: DataParallelScheduler) -> None:
+    def __init__(self, scheduler: EngineScheduler) -> None:
         self._scheduler = scheduler
+        self._ranks = scheduler.schedulers
         self._in_flight: collections.deque[_Step] = collections.deque()
         self._counts: dict[tuple[str, int], list[int]] = {}  # by kind and bucket: steps, tokens, padding
 
-    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+    def after_dispatch(self, step: InFlightStep) -> None:
         chunks: list[PrefillChunk] = []
         planned, bucket_size = step.planned, step.bucket_size
-        started, parts = time.time(), planned.parts
-        num_used = sum(batch.num_rows for _, batch in parts) if planned.kind == "decode" else sum(num_tokens)
-        num_padding = bucket_size * len(planned.batches) - num_used
-        if planned.kind == "prefill":
-            for (_, batch), count in zip(parts, num_tokens, strict=True):
-                for row in batch.chunks:
-                    chunk = PrefillChunk(started, row.num_tokens, count, bucket_size)
-                    row.request.trace.add_chunk(chunk)
-                    chunks.append(chunk)
-        self._in_flight.append(_Step(started, sum(num_tokens), num_padding, bucket_size, chunks))
+        started, num_tokens, num_used = time.time(), 0, 0
+        for _, batch in planned.parts:
+            num_tokens += batch.num_tokens
+            num_used += batch.size
+            for row in batch.chunks:
+                chunk = PrefillChunk(started, row.num_tokens, batch.num_tokens, bucket_size)
+                row.request.trace.add_chunk(chunk)
+                chunks.append(chunk)
+        num_padding = bucket_size * len(self._ranks) - num_used
+        self._in_flight.append(_Step(started, num_tokens, num_padding, bucket_size, chunks))
 
     def before_process(self, step: InFlightStep, waited: bool) -> None:
         planned, num_steps = step.planned, step.num_steps
@@ -275,7 +275,7 @@ class StepTracer(StepObserver):
                 rows = batch.num_decodes
                 bucket_rows = noted.bucket_size if kind == "decode" else rows
                 decoded = DecodeSteps(num_steps, rows * num_steps, bucket_rows * num_steps)
-                self._scheduler.schedulers[rank].count_decoding(decoded)
+                self._ranks[rank].count_decoding(decoded)
         if noted.chunks:
             seconds = time.time() - noted.started
             for chunk in noted.chunks:

@@ -75,15 +75,13 @@ class WatchedRequest:
         self.is_queued = reason is not None
         self.reason = reason or ""
 
-    def plan(
-        self, row: ScheduledRow, step: InFlightStep, batch: ScheduledBatch, num_tokens: int, began: Moment
-    ) -> "WatchedRow":
-        """A row of its is dispatched. Args: num_tokens: of the batch; began: the dispatch."""
+    def plan(self, row: ScheduledRow, step: InFlightStep, batch: ScheduledBatch, began: Moment) -> "WatchedRow":
+        """A row of its is dispatched. Args: began: the dispatch."""
         admits, self.is_queued = self.is_queued, False
         self.num_unread += 1
         self.computed = row.end
         if not row.decodes:
-            return WatchedRow(self, row, began, 1, num_tokens, step.bucket_size, admits)
+            return WatchedRow(self, row, began, 1, batch.num_tokens, step.bucket_size, admits)
         rows = batch.num_decodes
         bucket = step.bucket_size if batch.kind == "decode" else rows
         return WatchedRow(self, row, began, step.num_steps, rows * step.num_steps, bucket * step.num_steps, admits)

@@ -14,7 +14,7 @@ from palladio.runtime.interface.messages.model_messages import (
     SetReleased,
     UpdateWeights,
 )
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
+from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.telemetry.logs import Activity
 
 PAUSE_POLL = 0.05  # seconds between two looks at the deadlines of requests that wait for generation to go on
@@ -37,7 +37,7 @@ class ModelControl:
     def __init__(
         self,
         memory: ModelMemory,
-        scheduler: DataParallelScheduler,
+        scheduler: EngineScheduler,
         activity: Activity,
         tell: Callable[[Order, str], None],
     ) -> None:

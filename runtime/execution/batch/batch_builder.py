@@ -17,15 +17,11 @@ import numpy as np
 from palladio.runtime.execution.batch.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.interface.request.generation_request import SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import (
-    Buckets,
-    PrefillBucket,
-    ScheduledBatch,
-    ScheduledStep,
-    VerifyBucket,
-)
-from palladio.runtime.scheduling.state.page_headroom import Slots
+from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket, VerifyBucket
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import SteadyRows
+from palladio.runtime.scheduling.state.slot_columns import Slots
 
 # Columns of one row's sampling parameters; float columns hold the bits of a float32.
 (
@@ -263,8 +259,8 @@ class BatchBuilder:
             sampling[: len(sampled)] = self._columns[sampled]
         tier = int(self._tiers[slots[: len(sampled)]].max(initial=0))
         host = HostBatch(tier, packed, forward, sampling, early, *scored)
-        if batch.kind == "decode" and not form.layout.num_tokens:
-            self._kept = _KeptRows.of(form, batch, host)
+        if (steady := batch.decodes.steady) is not None and not form.layout.num_tokens:
+            self._kept = _KeptRows.of(form, steady, host)
         return host
 
 
@@ -273,30 +269,30 @@ class _KeptRows:
     """A decode step's vectors, for the next one of the same rows: little of them is new there.
 
     Attributes:
-        slots: of its rows; other rows have another array (see RunningRequests). packed: without changes of the tables.
+        rows: what these have in common. packed: without changes of the tables.
     """
 
     form: StepForm
-    slots: Slots
+    rows: SteadyRows
     packed: Int32Array
     tier: int
 
     @classmethod
-    def of(cls, form: StepForm, batch: ScheduledBatch, host: HostBatch) -> Self:
-        """Args: host: what was built of the batch."""
+    def of(cls, form: StepForm, rows: SteadyRows, host: HostBatch) -> Self:
+        """Args: host: what was built of a batch of these rows."""
         packed = host.packed.copy()
         packed[form.layout.sections[_UPDATES]] = 0
-        return cls(form, batch.decodes.slots, packed, host.tier)
+        return cls(form, rows, packed, host.tier)
 
     def holds(self, form: StepForm, batch: ScheduledBatch) -> bool:
         """Whether a step has these rows."""
         fits = len(batch.table_updates) <= form.layout.num_updates
-        return self.slots is batch.decodes.slots and self.form is form and not batch.chunks and fits
+        return self.rows is batch.decodes.steady and self.form is form and not batch.chunks and fits
 
     def build(self, batch: ScheduledBatch) -> HostBatch:
         """The vectors of such a step."""
         layout, packed = self.form.layout, self.packed.copy()  # the device may still read the one before
-        packed[layout.sections[_ENDS]][: len(self.slots)] = batch.decodes.ends
+        packed[layout.sections[_ENDS]][: batch.num_decodes] = batch.decodes.ends
         if late := batch.table_updates:
             numbers = np.fromiter(itertools.chain.from_iterable(late), np.int32, 3 * len(late))
             packed[layout.sections[_UPDATES]][: 3 * len(late)] = numbers
@@ -307,7 +303,7 @@ class _KeptRows:
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Slots) -> list[Int32Array]:
     """Returns the changes of the block table that come before. Args: slots: of the rows."""
     decodes, chunks, layout = batch.decodes, batch.chunks, form.layout
-    num_decodes, num_rows = len(decodes), len(slots)
+    num_decodes, num_rows = batch.num_decodes, len(slots)
     counts, slot_ids, starts, ends, updates, token_ids = layout.sections
     forward[counts] = num_rows, num_decodes if form.marks_decodes else 0
     forward[slot_ids][:num_rows] = slots

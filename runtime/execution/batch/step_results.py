@@ -1,6 +1,7 @@
 """A dispatched step, and what its results on the device say of the rows of its batches."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 import jax
@@ -12,7 +13,8 @@ from palladio.runtime.execution.sampling.scoring import Scores
 from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
-from palladio.runtime.scheduling.state.request import NOT_FINITE, Request
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
+from palladio.runtime.scheduling.state.request import Request
 
 NO_TOKENS = np.zeros((0, 1), np.int32)
 
@@ -28,6 +30,7 @@ class InFlightStep:
         num_steps: forward passes.
         last_array: what it computes last.
         embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
+        dispatched: when, by time.perf_counter.
     """
 
     planned: ScheduledStep
@@ -37,6 +40,7 @@ class InFlightStep:
     num_steps: int
     last_array: jax.Array
     embeddings: jax.Array | None = None
+    dispatched: float = dataclasses.field(default_factory=time.perf_counter)
 
     @property
     def is_done(self) -> bool:

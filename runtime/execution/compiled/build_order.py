@@ -8,7 +8,8 @@ from typing import Final
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.execution.sampling.sampler import SampleTier
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledStep
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 
 MAX_SECONDS: Final = 270.0  # that all of it takes while requests run, if the machine can do it in that time
 LEAST_SHARE: Final = 0.1  # of the time, for programs that no step has asked for, while requests run

@@ -2,7 +2,7 @@
 
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.messages.messages import MemoryReport
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 _SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "Ran out of memory")
 _SPARE = 0.05  # share of the device's memory to give back, where nobody knows how much is missing

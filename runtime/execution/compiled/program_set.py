@@ -14,7 +14,8 @@ from palladio.runtime.execution.programs.programs import Decode, Sample, declare
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.execution.state.device_state import DeviceShape, DeviceState
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, StepKind
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import StepKind
 
 FIRST_REQUESTS = 8  # that an engine can run at once before its larger programs are built
 FIRST_TOKENS = 256  # of a prefill step until then

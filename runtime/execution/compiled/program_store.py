@@ -20,7 +20,7 @@ import jax
 import jaxlib.version
 from jax.experimental import serialize_executable
 
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 logger = logging.getLogger(__name__)
 

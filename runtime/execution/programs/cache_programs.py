@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.state.device_state import DeviceState
 from palladio.runtime.execution.steps.step_functions import copy_states, page_difference, state_difference
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 COMPARED_PAGES = 64  # pages of each block table that one compare program compares
 COPIED_STATES = 1, 8  # slots that one copy program copies; each copy reads and writes all layers' states of a slot

@@ -19,7 +19,7 @@ from palladio.runtime.execution.programs.program import (
 from palladio.runtime.execution.sampling.sampler import SampleTier
 from palladio.runtime.execution.state.device_state import DeviceState, SlotInputs, Weights
 from palladio.runtime.execution.steps.verification import propose_drafts, verify_drafts
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, VerifyBucket
+from palladio.runtime.scheduling.batch.buckets import Buckets, VerifyBucket
 
 
 class Draft(Program):

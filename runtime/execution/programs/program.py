@@ -21,7 +21,7 @@ from palladio.runtime.execution.programs.compiler_options import compiler_option
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SamplerTarget, SampleTier
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.state.device_state import DeviceShape, DeviceState, Weights
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 # What replaces the donated arguments, in their order; what else stays on the device; what goes to the host.
 Results = tuple[tuple[Any, ...], Any, Any]

@@ -42,7 +42,7 @@ from palladio.runtime.execution.steps.step_functions import (
 )
 from palladio.runtime.interface.request.generation_request import MAX_LOGIT_BIAS
 from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 # A mask is for one step: it depends on the token before.
 RESET_TOKENS = 1024  # tokens of a request's history that one reset program counts

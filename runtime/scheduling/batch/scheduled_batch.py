@@ -1,231 +1,33 @@
-"""What a step holds: its batches, and the buckets and limits that they are made for."""
+"""What a step holds: the rows of each data-parallel rank."""
 
-import bisect
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.scheduling.batch.state_copies import StateCopies
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, ScheduledRow
 from palladio.runtime.scheduling.state.request import Request
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SchedulerLimits:
-    """Attributes:
-    max_running: requests that run at once (device slots 1 … max_running).
-    max_queued: waiting requests; None: no limit.
-    max_step_tokens: tokens of one prefill step.
-    splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
-    mixes: whether running requests decode in prefill steps too; else the two take turns.
-    num_decode_steps: tokens that a request decodes in one step. joined_passes: that it decodes in a step of few
-        requests, see `Buckets.several`.
-    num_drafts: tokens that are proposed for a request at once, see Proposer; 0: none.
-    preemption_threshold: a waiting request takes the place of a running one if it is more urgent by more than this;
-        None: never.
-    low_values_first: low priority values are the urgent ones.
-    conservativeness: see --schedule-conservativeness.
-    """
-
-    max_running: int
-    max_queued: int | None
-    max_step_tokens: int
-    splits_prompts: bool = True
-    mixes: bool = False
-    num_decode_steps: int = 1
-    joined_passes: int = 1
-    num_drafts: int = 0
-    preemption_threshold: int | None = None
-    low_values_first: bool = False
-    conservativeness: float = 1.0
-
-    @property
-    def decode_chunk(self) -> int:
-        """Tokens from the first one that a decode row may compute to the last one: it may start as many drafts late."""
-        return max(self.num_decode_steps, self.joined_passes, 1 + 2 * self.num_drafts)
-
-    def check_whole(self, request: Request) -> None:
-        """
-        Raises:
-            InvalidRequestError: a part that one step has to compute is longer than what a step leaves to a prompt, if
-                all others decode in it.
-        """
-        most = self.max_step_tokens - (min(self.max_running - 1, self.max_step_tokens // 2) if self.mixes else 0)
-        if request.longest_whole > most:
-            raise InvalidRequestError.of(
-                "{param}: a part of {length} tokens cannot be divided, and one step computes at most {most} tokens of "
-                "a prompt beside running requests; raise --chunked-prefill-size",
-                param="prompt",
-                length=request.longest_whole,
-                most=most,
-            )
-
-
-MIN_PREFILL_TOKENS = 16  # below this a step costs the same: launch overhead
-FINE_REQUESTS = 16  # where sizes are fine: less padding than this costs little
-FINE_PREFILL_TOKENS = 256  # from here on padding costs more than another program to compile
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class PrefillBucket:
-    num_tokens: int
-    num_requests: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class VerifyBucket:
-    """Of a step that verifies drafts: rows that it samples, and the forward pass that computes them, as chunks."""
-
-    num_requests: int
-    forward: PrefillBucket
-
-
-@dataclasses.dataclass(frozen=True)
-class Buckets:
-    """Padded sizes, ascending.
-
-    Attributes:
-        decode: requests of a decode step; empty: decode steps, if there are any, run as prefill steps of one token a
-            request.
-        prefill: (tokens, requests) of a prefill step.
-        sample: rows that a step samples.
-        verify: of steps that verify drafts; more requests than they hold decode without.
-        several: those of `decode` whose steps may give a request several tokens.
-    """
-
-    decode: tuple[int, ...]
-    prefill: tuple[PrefillBucket, ...]
-    sample: tuple[int, ...]
-    verify: tuple[VerifyBucket, ...] = ()
-    several: tuple[int, ...] = ()
-
-    @classmethod
-    def create(
-        cls,
-        *,
-        max_running: int,
-        max_step_tokens: int,
-        growth: int,
-        min_decode: int = 1,
-        decode_growth: int = 2,
-        is_fine: bool = False,
-        decode: Sequence[int] | None = None,
-        max_decode: int | None = None,
-    ) -> Self:
-        """Geometric sizes up to the limits.
-
-        Args:
-            max_running: most requests of a step.
-            max_step_tokens: most tokens of a prefill step.
-            growth: ratio of neighbouring token counts of prefill steps: 2 pads less, 4 compiles less. At most 2 from
-                FINE_PREFILL_TOKENS on.
-            min_decode: requests of the smallest decode step; less only where less is the most.
-            decode_growth: the same for requests: decode steps are many, and each pays for its padding.
-            is_fine: half-way sizes of requests too, from FINE_REQUESTS on, and growth of at most 2.
-            decode: sizes to take in their place. max_decode: leaves larger ones out. max_running is one in any case.
-        """
-        most = max_running if max_decode is None else min(max_running, max_decode)
-        sizes: Sequence[int] = _geometric(min(min_decode, most), max_running, decode_growth)
-        sizes = decode if decode is not None else _with_half_ways(sizes, FINE_REQUESTS) if is_fine else sizes
-        requests = (*sorted({size for size in sizes if size <= most} - {max_running}), max_running)
-        steps = _prefill_sizes(max_step_tokens, min(growth, 2) if is_fine else growth)
-        prefill = tuple(PrefillBucket(tokens, min(tokens, max_running)) for tokens in steps)
-        return cls(requests, prefill, requests)
-
-    @classmethod
-    def create_one(cls, *, max_running: int, max_step_tokens: int) -> Self:
-        """A single shape for all steps, so that no result depends on which one was picked."""
-        return cls((), (PrefillBucket(max_step_tokens, max_running),), (max_running,))
-
-    def with_drafts(self, num_drafts: int) -> Self:
-        """The same, where so many tokens are proposed for each request. Each number of rows has one bucket, of the
-        smallest prefill step that holds all of their drafts; a single shape holds as many as it can."""
-        found = []
-        for size in self.sample:
-            needed = size * (1 + num_drafts) if self.decode else size + 1
-            fitting = (one for one in self.prefill if one.num_tokens >= needed and one.num_requests >= size)
-            found += [VerifyBucket(size, one) for one in itertools.islice(fitting, 1)]
-        return dataclasses.replace(self, verify=tuple(found))
-
-    def with_several(self, max_requests: int) -> Self:
-        """The same, where decode steps of so many requests or fewer may give several tokens."""
-        return dataclasses.replace(self, several=tuple(size for size in self.decode if size <= max_requests))
-
-    @property
-    def max_prefill_requests(self) -> int:
-        return self.prefill[-1].num_requests
-
-    @property
-    def max_prefill_tokens(self) -> int:
-        return self.prefill[-1].num_tokens
-
-    @property
-    def max_requests(self) -> int:
-        """Most requests that can run at once."""
-        return min(self.decode[-1] if self.decode else self.max_prefill_requests, self.sample[-1])
-
-    def pick_decode(self, num_requests: int) -> int:
-        """The smallest decode bucket that holds so many requests."""
-        return _round_up(self.decode, num_requests)
-
-    def pick_verify(self, num_requests: int) -> VerifyBucket | None:
-        """The smallest one that holds so many requests; None: no step can verify so many."""
-        return next((one for one in self.verify if one.num_requests >= num_requests), None)
-
-    def pick_sample(self, num_rows: int) -> int:
-        """The smallest sample bucket that holds so many rows."""
-        return _round_up(self.sample, num_rows)
-
-    def pick_prefill(self, num_tokens: int, num_requests: int) -> PrefillBucket:
-        """The smallest prefill bucket that holds so many tokens of so many requests."""
-        for bucket in self.prefill:
-            if bucket.num_tokens >= num_tokens and bucket.num_requests >= num_requests:
-                return bucket
-        raise AssertionError(f"no prefill bucket for {num_tokens} tokens of {num_requests} requests")
-
-
-def _geometric(low: int, high: int, growth: int) -> tuple[int, ...]:
-    sizes = []
-    size = low
-    while size < high:
-        sizes.append(size)
-        size *= growth
-    return (*sizes, high)
-
-
-def _prefill_sizes(high: int, growth: int) -> tuple[int, ...]:
-    coarse = _geometric(min(MIN_PREFILL_TOKENS, high), min(FINE_PREFILL_TOKENS, high), growth)
-    return (*coarse[:-1], *_geometric(coarse[-1], high, min(growth, 2)))
-
-
-def _with_half_ways(sizes: Sequence[int], low: int) -> tuple[int, ...]:
-    """Sizes, and the middle between each two from `low` on."""
-    middles = ((size + larger) // 2 for size, larger in itertools.pairwise(sizes) if size >= low)
-    return tuple(sorted({*sizes, *middles}))
-
-
-def _round_up(sizes: Sequence[int], value: int) -> int:
-    return sizes[bisect.bisect_left(sizes, value)]
-
 
 StepKind = Literal["decode", "verify", "prefill"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledBatch:
-    """One step of one data-parallel rank.
+    """The rows of one data-parallel rank in a step. Where there is one rank, they are the step: see ScheduledStep.
 
     Attributes:
-        kind: "decode": only decode rows, each with up to `num_steps` tokens; "verify": only decode rows, with drafts;
+        kind: "decode": only decode rows, each with up to `num_passes` tokens; "verify": only decode rows, with drafts;
             "prefill": rows of known tokens, after decode rows of one token each, if any.
         decodes: its first rows.
         chunks: of known tokens; those that sample before those that don't.
         table_updates: changes of the block table that must be applied before the step.
         num_waiting: length of the queue after scheduling (for the log).
         copies: of states; None: no layer keeps any, or nothing is copied ever.
+        num_decodes, num_rows, num_tokens: in the batch. num_sampled_rows: rows that sample.
+        num_passes: forward passes that its rows need.
+        size: how much of its bucket it fills: rows of a decode step, tokens of a prefill step.
+        is_constrained: whether a row that samples has a grammar, as of the plan: then it needs a mask.
     """
 
     kind: StepKind
@@ -234,6 +36,44 @@ class ScheduledBatch:
     table_updates: list[tuple[int, int, int]]
     num_waiting: int
     copies: StateCopies | None = None
+    num_decodes: int = dataclasses.field(init=False)
+    num_rows: int = dataclasses.field(init=False)
+    num_tokens: int = dataclasses.field(init=False)
+    num_sampled_rows: int = dataclasses.field(init=False)
+    num_passes: int = dataclasses.field(init=False)
+    size: int = dataclasses.field(init=False)
+    is_constrained: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        decodes, chunks, num_passes = self.decodes, self.chunks, 1
+        num_decodes = num_rows = num_sampled = len(decodes.slots)
+        num_tokens, is_constrained = decodes.total, decodes.is_constrained
+        if chunks:
+            num_rows += len(chunks)
+            num_tokens += sum([row.num_tokens for row in chunks])
+            num_sampled += sum([row.samples for row in chunks])
+            is_constrained |= any(row.samples and row.request.constraint is not None for row in chunks)
+        if self.kind == "decode" and num_tokens != num_decodes:
+            num_passes = int(decodes.num_tokens.max())
+        self.__dict__.update(  # once for each step: properties would count anew at each of many looks
+            num_decodes=num_decodes,
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            num_sampled_rows=num_sampled,
+            num_passes=num_passes,
+            size=num_rows if self.kind == "decode" else num_tokens,
+            is_constrained=is_constrained,
+        )
+
+    @property
+    def batches(self) -> tuple["ScheduledBatch | None", ...]:
+        """See JointStep."""
+        return (self,)
+
+    @property
+    def parts(self) -> list[tuple[int, "ScheduledBatch"]]:
+        """See JointStep."""
+        return [(0, self)]
 
     @property
     def rows(self) -> list[ScheduledRow]:
@@ -250,60 +90,42 @@ class ScheduledBatch:
         """Of all rows."""
         return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
 
-    @property
-    def num_decodes(self) -> int:
-        return len(self.decodes)
-
-    @functools.cached_property
-    def num_tokens(self) -> int:
-        return self.decodes.total + sum([row.num_tokens for row in self.chunks])
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.decodes) + len(self.chunks)
-
-    @functools.cached_property
-    def num_passes(self) -> int:
-        """Forward passes that its rows need."""
-        if self.kind != "decode" or self.decodes.total == len(self.decodes):
-            return 1
-        return int(self.decodes.num_tokens.max())
-
-    @property
-    def size(self) -> int:
-        """What of its bucket it fills: rows of a decode step, tokens of a prefill step."""
-        return self.num_rows if self.kind == "decode" else self.num_tokens
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a mask has to be computed for a row that samples; of a batch that has just been planned."""
-        has_chunk = any(row.samples and row.request.constraint is not None for row in self.chunks)
-        return has_chunk or self.decodes.is_constrained
-
-    @property
-    def num_sampled_rows(self) -> int:
-        return len(self.decodes) + (sum([row.samples for row in self.chunks]) if self.chunks else 0)
-
 
 @dataclasses.dataclass(frozen=True)
-class ScheduledStep:
-    """One step of all ranks: one shape serves them all, that of the largest batch.
+class JointStep:
+    """One step of several data-parallel ranks: one shape serves them all, that of the largest batch.
 
     Attributes:
         batches: of each rank, all of one kind; None: the rank has nothing to do. One at least has.
+        parts: the batches, each with the number of its rank.
+        kind: that of the batches.
+        num_tokens, num_rows, num_sampled_rows, num_passes: of the rank that has most.
+        num_waiting: of all ranks together.
+        is_constrained: whether one of the batches is.
     """
 
     batches: tuple[ScheduledBatch | None, ...]
+    parts: list[tuple[int, ScheduledBatch]] = dataclasses.field(init=False)
+    kind: StepKind = dataclasses.field(init=False)
+    num_rows: int = dataclasses.field(init=False)
+    num_tokens: int = dataclasses.field(init=False)
+    num_sampled_rows: int = dataclasses.field(init=False)
+    num_passes: int = dataclasses.field(init=False)
+    num_waiting: int = dataclasses.field(init=False)
+    is_constrained: bool = dataclasses.field(init=False)
 
-    @functools.cached_property
-    def parts(self) -> list[tuple[int, ScheduledBatch]]:
-        """The batches, each with the number of its rank."""
-        return [(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None]
-
-    @property
-    def kind(self) -> StepKind:
-        """That of the batches."""
-        return self.parts[0][1].kind
+    def __post_init__(self) -> None:
+        batches = [batch for batch in self.batches if batch is not None]
+        self.__dict__.update(
+            parts=[(rank, batch) for rank, batch in enumerate(self.batches) if batch is not None],
+            kind=batches[0].kind,
+            num_rows=max(batch.num_rows for batch in batches),
+            num_tokens=max(batch.num_tokens for batch in batches),
+            num_sampled_rows=max(batch.num_sampled_rows for batch in batches),
+            num_passes=max(batch.num_passes for batch in batches),
+            num_waiting=sum(batch.num_waiting for batch in batches),
+            is_constrained=any(batch.is_constrained for batch in batches),
+        )
 
     @property
     def rows(self) -> list[ScheduledRow]:
@@ -315,32 +137,6 @@ class ScheduledStep:
         """Of all rows."""
         return itertools.chain.from_iterable(batch.requests for _, batch in self.parts)
 
-    @property
-    def num_tokens(self) -> int:
-        """Of the rank that has most."""
-        return max(batch.num_tokens for _, batch in self.parts)
 
-    @property
-    def num_rows(self) -> int:
-        """Of the rank that has most."""
-        return max([batch.num_rows for _, batch in self.parts])
-
-    @functools.cached_property
-    def num_passes(self) -> int:
-        """Of the rank that needs most."""
-        return max(batch.num_passes for _, batch in self.parts)
-
-    @property
-    def num_waiting(self) -> int:
-        """Of all ranks together."""
-        return sum(batch.num_waiting for _, batch in self.parts)
-
-    @property
-    def num_sampled_rows(self) -> int:
-        """Of the rank that has most."""
-        return max(batch.num_sampled_rows for _, batch in self.parts)
-
-    @functools.cached_property
-    def is_constrained(self) -> bool:
-        """Whether a mask has to be computed for a row that samples."""
-        return any(batch.is_constrained for _, batch in self.parts)
+ScheduledStep = ScheduledBatch | JointStep
+"""What the device runs next: the batch of the only rank, or those of several."""

@@ -11,7 +11,7 @@ class SnapshotCopy:
     """A copy of a request's state, which a step makes behind the last token that it computes.
 
     Attributes:
-        source: the request's slot. slot: that of the snapshot; 0: it is nobody's any more.
+        source: the request's slot. slot: that of the snapshot; 0: it is not the copy's any more.
         num_pages: of tokens that the state is of. is_confirmed: the step has run.
     """
 
@@ -26,7 +26,7 @@ class SnapshotCopy:
         self.is_confirmed = True
 
     def leave(self) -> int:
-        """It is nobody's any more; the slot is."""
+        """Gives up the slot, and returns it."""
         slot, self.slot = self.slot, 0
         return slot
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.scheduling.state.page_headroom import Counts, Slots
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import Mask, Objects, SlotColumns, TokenIds
+from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
+from palladio.runtime.scheduling.state.slot_columns import Counts, Mask, Objects, SlotColumns, Slots, TokenIds
 
 
 class ScheduledRow(NamedTuple):
@@ -45,7 +45,7 @@ class ScheduledRow(NamedTuple):
 
     @property
     def is_void(self) -> bool:
-        """Whether what it samples is for nobody: its request has ended, or has gone on without it."""
+        """Whether what it samples is dropped: its request has ended, or has gone on without it."""
         return self.revision != self.request.revision
 
     def read(self, count: int) -> None:
@@ -63,7 +63,7 @@ class Pages(Protocol):
     def snapshots(self) -> object | None: ...
 
     def grow(self, request: Request, num_tokens: int, /) -> bool:
-        """Gives a request pages for so many tokens, and tells whether there were enough."""
+        """Gives a request pages for `num_tokens` tokens. Returns whether there were enough."""
         ...
 
 
@@ -74,57 +74,63 @@ class DecodeRows:
 
     Attributes:
         slots: of the requests, when the rows were planned.
-        begins: where they began so many steps ago (`num_later`), with a token each since.
         total: of num_tokens.
-        num_changes: those of the columns then.
         is_constrained: whether one of the requests had a grammar then.
         has_drafts: whether any row of the engine ever has some.
+        steady: what rows of all running requests have in common from step to step; None: these are of some only.
     """
 
     columns: SlotColumns
     slots: Slots
     requests: Objects
-    begins: Counts
+    starts: Counts
     num_tokens: Counts
     revisions: Counts
     num_drafts: Counts
     total: int
-    num_changes: int
     is_constrained: bool
     has_drafts: bool = False
-    num_later: int = 0
+    steady: SteadyRows | None = None
 
     @classmethod
-    def plan(cls, columns: SlotColumns, slots: Slots, num_tokens: Counts, num_drafts: Counts | None = None) -> Self:
+    def plan(
+        cls,
+        columns: SlotColumns,
+        slots: Slots,
+        num_tokens: Counts,
+        num_drafts: Counts | None = None,
+        steady: SteadyRows | None = None,
+    ) -> Self:
         """Plans a row for each slot. Args: num_drafts: None: no row of the engine ever has any."""
         starts = columns.plan(slots, num_tokens, num_drafts)
         requests, revisions, has_drafts = columns.requests[slots], columns.revision[slots], num_drafts is not None
         drafts = np.zeros_like(num_tokens) if num_drafts is None else num_drafts
         is_constrained = bool(columns.constrained(slots).any())
-        common = (int(num_tokens.sum()), columns.num_changes, is_constrained, has_drafts)
+        common = (int(num_tokens.sum()), is_constrained, has_drafts, steady)
         return cls(columns, slots, requests, starts, num_tokens, revisions, drafts, *common)
 
     @classmethod
-    def plan_tokens(cls, columns: SlotColumns, slots: Slots, before: Self | None, *, has_drafts: bool) -> Self:
-        """The same, of a token each and no draft.
+    def plan_one_each(cls, running: RunningRequests, slots: Slots, *, has_drafts: bool) -> Self:
+        """Plans a row of one token, without drafts, for each slot.
 
         Args:
-            before: rows that were planned so. Those of the same requests differ in where they start, and in
-                whether a grammar goes on.
-            has_drafts: as the attribute.
+            slots: of running requests. has_drafts: as the attribute.
         """
-        is_same = before is not None and before.slots is slots and before.num_changes == columns.num_changes
-        if before is not None and is_same and not before.is_constrained and not has_drafts:
-            begins, num_later = columns.plan_again(slots)
-            same = (before.num_tokens, before.revisions, before.num_drafts, before.total, before.num_changes)
-            return cls(columns, slots, before.requests, begins, *same, is_constrained=False, num_later=num_later)
-        num_tokens = np.ones(len(slots), np.int64)
-        return cls.plan(columns, slots, num_tokens, np.zeros_like(num_tokens) if has_drafts else None)
+        steady = running.steady_rows(slots)
+        if steady is None or has_drafts:
+            slots = slots if steady is None else steady.slots
+            num_tokens = np.ones(len(slots), np.int64)
+            drafts = np.zeros_like(num_tokens) if has_drafts else None
+            return cls.plan(running.columns, slots, num_tokens, drafts, steady)
+        fields = steady.requests, steady.plan(), steady.num_tokens, steady.revisions, steady.num_drafts
+        return cls(running.columns, steady.slots, *fields, len(slots), steady.is_constrained, steady=steady)
 
     @classmethod
-    def plan_several(cls, columns: SlotColumns, slots: Slots, most: int, pages: Pages) -> Self:
-        """Plans a row of so many tokens for each slot, or fewer at its end; of one where there are too few pages. Where
-        states are copied, none goes over the end of a page."""
+    def plan_several(cls, running: RunningRequests, slots: Slots, most: int, pages: Pages) -> Self:
+        """Plans a row of `most` tokens for each slot, or fewer at its end; of one where there are too few pages. Where
+        states are copied, none goes over the end of a page. Args: slots: of running requests."""
+        columns, steady = running.columns, running.steady_rows(slots)
+        slots = slots if steady is None else steady.slots
         computed = columns.computed[slots]
         remaining = columns.max_computed[slots] - np.maximum(computed, columns.known[slots] - 1)
         num_tokens = np.minimum(remaining, most)
@@ -133,29 +139,22 @@ class DecodeRows:
         for row in np.flatnonzero(computed + num_tokens > columns.free_until[slots]).tolist():
             if not pages.grow(columns.requests[slots[row]], int(computed[row] + num_tokens[row])):
                 num_tokens[row] = 1
-        return cls.plan(columns, slots, num_tokens)
+        return cls.plan(columns, slots, num_tokens, None, steady)
 
     def __len__(self) -> int:
         return len(self.slots)
 
     @property
-    def starts(self) -> Counts:
-        """As in ScheduledRow."""
-        return self.begins + self.num_later if self.num_later else self.begins
-
-    @property
     def ends(self) -> Counts:
         """Where their tokens end at most."""
-        if self.total == len(self.slots):
-            return self.begins + (self.num_later + 1)
-        ends = self.starts + self.num_tokens
+        ends: Counts = self.starts + self.num_tokens
         if not self.has_drafts:
             return ends
         return np.where(self.num_drafts > 0, np.minimum(ends, self.columns.max_computed[self.slots]), ends)
 
     def row(self, number: int) -> ScheduledRow:
         """One of them."""
-        start, num_tokens = int(self.begins[number]) + self.num_later, int(self.num_tokens[number])
+        start, num_tokens = int(self.starts[number]), int(self.num_tokens[number])
         revision, num_drafts = int(self.revisions[number]), int(self.num_drafts[number])
         return ScheduledRow(self.requests[number], start, num_tokens, True, True, revision, num_drafts)
 
@@ -174,14 +173,23 @@ class DecodeRows:
             self,
             slots=slots,
             requests=self.requests[places],
-            begins=self.starts[places],
-            num_later=0,
+            starts=self.starts[places],
             num_tokens=ones,
             revisions=self.revisions[places],
             num_drafts=np.zeros_like(ones),
             total=len(ones),
             is_constrained=bool(self.columns.constrained(slots).any()),
+            steady=None,
         )
+
+    def take_steady(self, sampled: "SampledRows") -> PlainTokens | None:
+        """Takes what was read of steady rows, if they have a token each and nothing follows from any of these. None: it
+        takes nothing."""
+        steady, token_ids = self.steady, sampled.token_ids
+        if steady is None or self.has_drafts or sampled.counts is not None or sampled.alone or token_ids.shape[1] != 1:
+            return None
+        own = token_ids[: len(self.slots), 0]
+        return PlainTokens(steady.request_ids, own.tobytes()) if steady.take(own) else None
 
     def take(self, sampled: "SampledRows") -> Mask:
         """Takes what was read of them into their requests, as far as nothing follows from it. Returns of which rows."""
@@ -226,11 +234,12 @@ class SampledRows:
 
     def plain(self, rows: DecodeRows, taken: Mask, num_taken: int) -> PlainTokens:
         """For the front: of the rows that nothing follows from, their tokens. Args: num_taken: how many these are."""
+        columns, slots = rows.columns, rows.slots
         if self.counts is None and num_taken == len(taken):
             token_ids = self.token_ids[:num_taken]
             counts = None if token_ids.shape[1] == 1 else [token_ids.shape[1]] * num_taken
-            return PlainTokens(rows.columns.names_of(rows.slots), token_ids.tobytes(), counts)
+            return PlainTokens(columns.request_ids[slots].tolist(), token_ids.tobytes(), counts)
         given = taken if self.counts is None else taken & (self.counts[: len(taken)] > 0)
         numbers = np.flatnonzero(given)
-        request_ids: list[str] = rows.columns.request_ids[rows.slots[numbers]].tolist()
+        request_ids: list[str] = columns.request_ids[slots[numbers]].tolist()
         return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])

@@ -15,14 +15,14 @@ from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.cache.page_allocator import PageAllocator
 from palladio.runtime.scheduling.cache.page_owners import SCRATCH_PAGE, check_owners
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.state_snapshots import StateSnapshots
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
-from palladio.runtime.scheduling.state.page_headroom import Slots
-from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
+from palladio.runtime.scheduling.state.page_groups import PageGroups
+from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
-from palladio.runtime.scheduling.state.window_pages import HeldWindow, PageGroups, PageIds, WindowPage
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
+from palladio.runtime.scheduling.state.window_pages import HeldWindow, PageIds, WindowPage
 
 _SPARE = 8  # times as many pages as are taken early have to be available
 
@@ -52,7 +52,7 @@ class CacheManager:
     Args:
         shares_prefixes: False: no prefix cache.
         eviction_policy: see --radix-eviction-policy.
-        events: told of the prefix cache's pages; None: nobody is.
+        events: publishes the prefix cache's pages; None: they are not published.
 
     Attributes:
         groups: which block tables a request has pages for.
@@ -61,7 +61,7 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
-        events: of the tree's pages, if somebody is told.
+        events: of the tree's pages, if they are published.
         snapshots: of states, which it has where layers keep states; None: it has none.
     """
 
@@ -113,7 +113,7 @@ class CacheManager:
         return self.num_total_tokens - self._tokens(self.num_available_pages)
 
     def take_table_updates(self) -> list[TableUpdate]:
-        """Those since the last call; whoever dispatches a step applies them before it."""
+        """Those since the last call. The caller applies them before the next step."""
         updates, self._table_updates = self._table_updates, []
         return updates
 
@@ -204,7 +204,7 @@ class CacheManager:
         return True
 
     def has_spare(self, count: int) -> bool:
-        """Whether so many columns may be taken before they are needed: few cached pages, if any, have to be evicted."""
+        """Whether `count` columns may be taken before they are needed: few cached pages, if any, have to be evicted."""
         count *= self.num_tables
         return count <= self.allocator.num_free or _SPARE * count <= self.num_available_pages
 
@@ -292,7 +292,7 @@ class CacheManager:
             self.flush()
 
     def num_lost_tokens(self, request: Request) -> int:
-        """Computed tokens of a running request that nobody else holds: a retraction may lose them. Where layers keep
+        """Computed tokens of a running request that no other holds: a retraction may lose them. Where layers keep
         states, those behind its last snapshot, which it would compute again in any case."""
         behind = self.snapshot_tokens(request)
         if behind is not None:
@@ -352,7 +352,7 @@ class CacheManager:
         return count
 
     def _tokens(self, num_pages: int) -> int:
-        """That so many pages hold if every table keeps all of them."""
+        """How many tokens these pages hold if every table keeps all of them."""
         return num_pages // self.num_tables * self.page_size
 
     def _tell(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
@@ -362,7 +362,7 @@ class CacheManager:
                 self._table_updates.append((request.slot, table * self.groups.num_columns + place, number))
 
     def _make_room(self, count: int) -> bool:
-        """Evicts cached prefixes until so many pages are free; False, and nothing changed, if there are too few."""
+        """Evicts cached prefixes until `count` pages are free; False, and nothing changed, if there are too few."""
         missing = count - self.allocator.num_free
         if missing > self.tree.num_evictable:
             return False

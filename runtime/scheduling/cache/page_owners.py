@@ -11,10 +11,10 @@ one owner, in one column of one table:
     a running request      what it has not shared: `Request.pages` from `num_tree_pages` on and `HeldWindow.own`; and
                            pages of tokens that the tree has as well (`duplicates`), until the steps that write to them
                            are dispatched
-    nobody                 the scratch page
+    no owner               the scratch page
 
 Slots of snapshots have owners too: free ones and those of nodes are the tree's (`TreeSnapshots`), others are of running
-requests, of whose states a step makes a copy that nobody may find yet (`StateSnapshots.taken`).
+requests, of whose states a step makes a copy that no lookup finds yet (`StateSnapshots.taken`).
 
 `duplicates` aside, a request's pages of one table are, column after column: given back (windowed groups only: no token
 sees them any more), in the tree, its own.
@@ -25,8 +25,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.window_pages import PageGroups
 
 SCRATCH_PAGE = 0  # padding writes go here; it is never allocated
 
@@ -41,7 +41,7 @@ def check_owners(
 ) -> None:
     """
     Args:
-        num_pages: of the pool. free: those that nobody has.
+        num_pages: of the pool. free: those without an owner.
         taken: slots of snapshots that are not in the tree.
 
     Raises:

@@ -16,33 +16,24 @@ What holds at all times (`check_integrity` states it as code):
     len(node.keys) == len(node.pages) == len(each of node.windows) > 0, except for roots, which hold nothing
     node.children[k].keys[0] == k, so no two children begin with the same page
     node.lock_count == locks on it and on all nodes below; so below an unlocked node all is unlocked
-    num_evictable == pages of the nodes with lock_count == 0, and pages of windowed groups that nobody holds
+    num_evictable == pages of the nodes with lock_count == 0, and idle pages of windowed groups
     who holds a page of a windowed group has locked its node, or one below it
     a locked node ends where it ended when it was locked, unless its only holder extends it
 
 Page numbers are all it knows of the device. Not for use by several threads.
 """
 
-import heapq
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from palladio.runtime.interface.request.prompt_parts import Media
+from palladio.runtime.scheduling.cache.evictable_leaves import EvictableLeaves
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.cache.tree_windows import TreeWindows
-from palladio.runtime.scheduling.state.radix_node import PageKey, Path, RadixNode, count_locks, media_keys, num_common
-from palladio.runtime.scheduling.state.window_pages import SnapshotSlots, WindowGroup, WindowPage
-
-_MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
-
-
-def page_keys(ids: Sequence[int], size: int, start: int, stop: int, media: Sequence[Media] = ()) -> list[PageKey]:
-    """The keys of pages start … stop-1, of `size` tokens each; all of them are full."""
-    assert stop * size <= len(ids) or stop <= start, "the last page is not full"
-    keys: list[PageKey] = [tuple(ids[i * size : (i + 1) * size]) for i in range(start, stop)]
-    return list(media_keys(keys, size, start, media)) if media else keys
+from palladio.runtime.scheduling.state.page_groups import SnapshotSlots, WindowGroup
+from palladio.runtime.scheduling.state.radix_node import PageKey, Path, RadixNode, count_locks, num_common
+from palladio.runtime.scheduling.state.window_pages import WindowPage
 
 
 class RadixCache:
@@ -52,7 +43,7 @@ class RadixCache:
         windows: the windowed groups.
         keeps_all: whether there are layers without a window.
         snapshots: where copies of states are; None: no layer keeps states.
-        events: told of pages that come and go; None: nobody is.
+        events: publishes pages that come and go; None: they are not published.
 
     Attributes:
         windows: pages of the windowed groups.
@@ -74,17 +65,12 @@ class RadixCache:
         self._num_kept = 0  # pages of nodes, those of windowed groups not counted
         self._num_unlocked = 0  # of these
         self._weight = int(keeps_all)  # pages that a node has for each key, beside those of windowed groups
-        self._counts_hits = policy == "lfu"
         self._clock = 0
         # A root lives as long as there is something below it or somebody holds it, so that salts that are used once
         # leave nothing behind, and yet there is never a second root for the same salt.
         self._roots: weakref.WeakValueDictionary[str | None, RadixNode] = weakref.WeakValueDictionary()
         self._filled_roots: set[RadixNode] = set()
-        # What can be evicted next: the unlocked leaves, by the number of their entry in the heap. Entries with other
-        # numbers are stale. Neither hits nor last_used of a leaf change while its entry is valid.
-        self._leaves: dict[int, RadixNode] = {}
-        self._heap: list[tuple[int, int, int]] = []  # (hits, last_used, number)
-        self._num_entries = 0
+        self._leaves = EvictableLeaves(policy)
 
     @property
     def num_evictable(self) -> int:
@@ -162,7 +148,7 @@ class RadixCache:
             if at.lock_count == 0:
                 self._num_unlocked += self._weight * len(at.pages)
             at = at.parent
-        self._offer(node)
+        self._leaves.offer(node)
 
     def extend(
         self,
@@ -206,13 +192,13 @@ class RadixCache:
 
         Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used), pages at its end
         first and no more than needed, so each one before those that come before it in its sequence; then the next
-        coldest, which may be the parent of the one that was emptied. Pages of windowed groups that nobody holds go
+        coldest, which may be the parent of the one that was emptied. Idle pages of windowed groups go
         before it, wherever they are, if they were used longer ago.
         """
         evicted: list[int] = []
         while len(evicted) < count and self.num_evictable:
             page = self.windows.coldest
-            leaf = self._coldest_leaf() if self._leaves else None
+            leaf = self._leaves.coldest() if self._leaves else None
             if page is not None and (leaf is None or page.last_used < leaf.last_used):
                 evicted += self.windows.give_up(page)
             else:
@@ -224,7 +210,7 @@ class RadixCache:
         """Drops every page that is not locked, and returns them."""
         evicted = self.evict(self.num_evictable)
         while self._leaves:  # of holes only
-            self._cut_end(self._coldest_leaf(), 1)
+            self._cut_end(self._leaves.coldest(), 1)
         if self._events is not None and not self._filled_roots:
             self._events.clear()
         return evicted
@@ -244,7 +230,7 @@ class RadixCache:
         """Checks what the head of this file promises.
 
         Args:
-            locked: the nodes that are held, each one once per lock. held: pages of windowed groups, likewise.
+            locked: the nodes that are held, each one once per lock. held: pages of windowed groups, once per holder.
             taken: slots of snapshots that are not in the tree yet.
 
         Raises:
@@ -266,11 +252,7 @@ class RadixCache:
         self.windows.check_integrity(nodes, held)
         if self.snapshots is not None:
             self.snapshots.check_integrity(nodes, taken)
-        leaves = {node for node in nodes if node.lock_count == 0 and not node.children}
-        assert set(self._leaves.values()) == leaves, "other nodes are offered for eviction than the unlocked leaves"
-        assert all(node.entry == 0 for node in nodes - leaves), "what is not an unlocked leaf is offered for eviction"
-        valid = [entry for entry in self._heap if entry[2] in self._leaves]
-        assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"
+        self._leaves.check_integrity(nodes)
 
     def _usable(self, path: Path) -> Path:
         """The part of a path that ends where every group can go on."""
@@ -282,7 +264,7 @@ class RadixCache:
         return found
 
     def _cut_end(self, leaf: RadixNode, count: int) -> list[int]:
-        """Takes pages from the end of an unlocked leaf until there are so many, or no more."""
+        """Takes up to `count` pages from the end of an unlocked leaf."""
         kept = len(leaf.keys)
         taken: list[int] = []
         if self.snapshots is not None:
@@ -330,7 +312,7 @@ class RadixCache:
         self._num_kept += self._weight * len(pages)
         for places in windows:
             self.windows.add(places)
-        is_own = node.parent is not None and node.lock_count == 1 and not node.children  # nobody else ends here
+        is_own = node.parent is not None and node.lock_count == 1 and not node.children  # no other request ends here
         if is_own and not node.snapshot:
             node.keys.extend(keys)
             node.pages.extend(pages)
@@ -350,7 +332,7 @@ class RadixCache:
     def _add_lock(self, node: RadixNode) -> None:
         if node.lock_count == 0:
             self._num_unlocked -= self._weight * len(node.pages)
-            self._withdraw(node)
+            self._leaves.withdraw(node)
         node.lock_count += 1
         node.num_hits += 1
         node.last_used = self._clock
@@ -358,37 +340,11 @@ class RadixCache:
     def _remove(self, leaf: RadixNode) -> None:
         parent = leaf.parent
         assert parent is not None
-        self._withdraw(leaf)
+        self._leaves.withdraw(leaf)
         del parent.children[leaf.keys[0]]
         if parent.parent is None and not parent.children:
             self._filled_roots.discard(parent)
-        self._offer(parent)
-
-    def _offer(self, node: RadixNode) -> None:
-        """Lets the node be evicted if it is an unlocked leaf now."""
-        if node.parent is None or node.lock_count > 0 or node.children:
-            return
-        self._num_entries += 1
-        node.entry = self._num_entries
-        self._leaves[node.entry] = node
-        if len(self._heap) > max(_MIN_COMPACTED_HEAP, 2 * len(self._leaves)):
-            self._heap = [self._entry(leaf) for leaf in self._leaves.values()]
-            heapq.heapify(self._heap)
-        else:
-            heapq.heappush(self._heap, self._entry(node))
-
-    def _withdraw(self, node: RadixNode) -> None:
-        if node.entry:
-            del self._leaves[node.entry]
-            node.entry = 0
-
-    def _entry(self, leaf: RadixNode) -> tuple[int, int, int]:
-        return (leaf.num_hits if self._counts_hits else 0, leaf.last_used, leaf.entry)
-
-    def _coldest_leaf(self) -> RadixNode:
-        while self._heap[0][2] not in self._leaves:
-            heapq.heappop(self._heap)
-        return self._leaves[self._heap[0][2]]
+        self._leaves.offer(parent)
 
     def nodes(self) -> Iterator[RadixNode]:
         """All nodes but the roots."""

@@ -12,7 +12,7 @@ While a request decodes, one copy goes along with it: at each full page it is ma
 when the request ends or is retracted, so that the next turn of a chat begins behind the answer.
 
     plan       a step is complete: its copies are planned, and get slots
-    confirm    it has run: copies behind chunks are in the tree from now on; before, nobody can find them
+    confirm    it has run: copies behind chunks are in the tree from now on; before, no lookup finds them
     release    the request gives up its slot: what is not confirmed goes, what goes along with it is kept
 
 A snapshot may be evicted, and its slot written to by any later step, as soon as the step is planned that copies it to a
@@ -32,7 +32,7 @@ from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.state.request import Request
 
-MOST_ALONG = 2  # one slot in so many at most goes along with requests that decode
+MOST_ALONG = 2  # at most one slot in this many follows requests that decode
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class StateSnapshots:
 
     @property
     def taken(self) -> Iterator[int]:
-        """Slots of copies that nobody can find yet."""
+        """Slots of copies that no lookup finds yet."""
         for held in self._held.values():
             yield from (copy.slot for copy in held.copies)
             if held.along is not None:

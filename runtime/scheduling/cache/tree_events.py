@@ -102,7 +102,7 @@ class TreeEvents:
         assert parent.hashes is not None, "a tree tells of all its nodes"
         if node.hashes is None:
             node.hashes = []
-        assert len(node.hashes) == start, "a page was stored without being told of"
+        assert len(node.hashes) == start, "a page was stored without an event"
         begins = start == 0 and parent.parent is None
         before = last = node.hashes[-1] if start else parent.hashes[-1]
         keys = node.keys[start:]

@@ -12,8 +12,8 @@ import collections
 from collections.abc import Iterable
 
 from palladio.runtime.interface.outputs.snapshot_counts import SnapshotCounts
+from palladio.runtime.scheduling.state.page_groups import SnapshotSlots
 from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
-from palladio.runtime.scheduling.state.window_pages import SnapshotSlots
 
 
 class TreeSnapshots:

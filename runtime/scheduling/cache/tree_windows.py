@@ -1,15 +1,16 @@
 """The windowed groups' pages in the prefix tree: which a request can go on from, and which may be given up.
 
 A windowed group has pages for some of a node's keys; elsewhere its places are holes. Those who hold a page have locked
-its node, or one below it. What nobody holds is idle, and can be given up at any time, wherever it is.
+its node, or one below it. What no request holds is idle, and can be given up at any time, wherever it is.
 """
 
 import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from palladio.runtime.scheduling.state.page_groups import WindowGroup
 from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
-from palladio.runtime.scheduling.state.window_pages import PageIds, WindowGroup, WindowPage
+from palladio.runtime.scheduling.state.window_pages import PageIds, WindowPage
 
 
 class TreeWindows:
@@ -18,7 +19,7 @@ class TreeWindows:
         groups: in the order of `RadixNode.windows`.
 
     Attributes:
-        num_ids: page numbers of all pages in the tree. num_idle: of those that nobody holds.
+        num_ids: page numbers of all pages in the tree. num_idle: of those that no request holds.
     """
 
     def __init__(self, groups: Sequence[WindowGroup]) -> None:
@@ -139,7 +140,7 @@ def _last_boundary(group: WindowGroup, places: Iterator[WindowPage], end: int) -
 
 
 def _first_pages(path: Path, count: int) -> Path:
-    """The first so many pages of a path."""
+    """The first `count` pages of a path."""
     kept: Path = []
     for node, length in path:
         if count <= 0:

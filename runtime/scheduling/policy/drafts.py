@@ -3,11 +3,11 @@
 import numpy as np
 
 from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.state.page_headroom import Slots
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
 
 
 def note_drafts(counts: DraftCounts, batch: ScheduledBatch, read: SampledRows) -> None:
@@ -28,7 +28,7 @@ def note_drafts(counts: DraftCounts, batch: ScheduledBatch, read: SampledRows) -
 def draft_rows(
     slots: Slots, columns: SlotColumns, buckets: Buckets, limits: SchedulerLimits, cache: CacheManager
 ) -> DecodeRows | None:
-    """A row for each request, with drafts as far as there is room for their tokens and pages; None if nobody can have
+    """A row for each request, with drafts as far as there is room for their tokens and pages; None if none can have
     any. The mask of a grammar is for one token, so there are none beside it."""
     bucket = buckets.pick_verify(len(slots))
     is_free = ~columns.constrained(slots)

@@ -14,7 +14,7 @@ from palladio.runtime.interface.errors import InvalidRequestError, OverloadedErr
 from palladio.runtime.interface.messages.messages import LiveRequest
 from palladio.runtime.interface.outputs.outputs import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.scheduling.policy.waiting_queue import timeout_reason
+from palladio.runtime.scheduling.policy.deadlines import timeout_reason
 from palladio.runtime.scheduling.state.request import Request
 
 MAX_SECONDS = 30.0  # that a grammar may take; those that are known to take long take seconds

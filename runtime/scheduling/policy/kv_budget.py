@@ -3,12 +3,13 @@
 import collections
 from collections.abc import Iterable, Sequence
 
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests, ScheduleTurn, ScheduleTurns
+from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, StepMix
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.state.radix_node import RadixNode
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.state.window_pages import WindowPage
 
 INIT_RATIO = 0.7
@@ -48,6 +49,7 @@ class NewTokenRatio:
 class KVBudget:
     """
     Args:
+        share: of background requests.
         running, waiting: the scheduler's.
 
     Attributes:
@@ -58,14 +60,14 @@ class KVBudget:
         self,
         cache: CacheManager,
         limits: SchedulerLimits,
-        turns: ScheduleTurns,
+        share: BatchShare,
         running: RunningRequests,
         waiting: WaitingQueue,
     ) -> None:
         self.ratio = NewTokenRatio(limits.conservativeness)
         self._cache = cache
         self._limits = limits
-        self._turns = turns
+        self._share = share
         self._running = running
         self._waiting = waiting
 
@@ -73,22 +75,22 @@ class KVBudget:
         """Requests that may run at once."""
         return min(self._limits.max_running, buckets.max_requests)
 
-    def next_waiting(self, turn: ScheduleTurn, budget: int) -> Request | None:
-        """Who is to be admitted next; None: nobody in this step. Args: budget: tokens of prompts that it may have."""
+    def next_waiting(self, step_class: StepClass, budget: int) -> Request | None:
+        """The request to admit next; None: none in this step. Args: budget: prompt tokens that the step has left."""
         request = self._waiting.peek()
-        if request is None or (turn == "foreground" and request.given.options.background):
+        if request is None or (step_class == "foreground" and request.given.options.background):
             return None
         if request.num_unread or (not self._limits.splits_prompts and len(request.token_ids) > budget):
             return None  # unread: retracted a moment ago, and its last token has not been read yet
         return request
 
-    def next_urgent(self, turn: ScheduleTurn, budget: int) -> Request | None:
+    def next_urgent(self, step_class: StepClass, budget: int) -> Request | None:
         """The same, if there may be running requests that give way to it."""
-        gives_way = self._limits.preemption_threshold is not None or self._turns.is_shared
+        gives_way = self._limits.preemption_threshold is not None or self._share.is_shared
         if not gives_way or not len(self._waiting):
             return None
         self._waiting.refresh()
-        return self.next_waiting(turn, budget)
+        return self.next_waiting(step_class, budget)
 
     def fits(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether there is cache for a waiting request. Args: as for needed_tokens."""
@@ -100,8 +102,8 @@ class KVBudget:
 
         Args:
             reserved: for the requests that run.
-            released: what they give up before; None: nothing. Pages of the prefix that nobody holds count as available
-                until the request takes them.
+            released: what they give up before; None: nothing. Idle pages of the prefix count as available until the
+                request takes them.
         """
         size = self._cache.page_size
         rest = len(request.token_ids) - len(prefix.pages) * size
@@ -119,7 +121,7 @@ class KVBudget:
         return self._growth(wanted, held, self._limits.max_step_tokens if rest else self._limits.decode_chunk)
 
     def _growth(self, num_tokens: int, held: Sequence[int], chunk: int) -> int:
-        """Tokens of cache that so many further tokens of a request take, in all block tables.
+        """KV tokens that `num_tokens` more tokens of a request take, in all block tables.
 
         Args:
             held: pages that it has already in each windowed group.
@@ -137,7 +139,8 @@ class KVBudget:
 
     def room(self, request: Request, buckets: Buckets) -> "AdmissionCheck":
         """What room there is for a waiting request, beside those running ones that it has to leave theirs."""
-        others = self._turns.members("all" if request.given.options.background else "foreground")
+        mix = StepMix(self._share, self._running)
+        others = mix.members("all" if request.given.options.background else "foreground")
         return AdmissionCheck(self, self._cache, request, len(self._running), self.num_slots(buckets), others)
 
 
@@ -173,7 +176,7 @@ class Released:
                 self.num_pages += len(page.ids) if page.num_holders == self._num_held[page] else 0
 
     def num_idle_pages(self, node: RadixNode | None, windows: Iterable[Iterable[WindowPage]]) -> int:
-        """Pages from the root to the end of the node, and of windowed groups, that nobody would hold."""
+        """Pages from the root to the end of the node, and of windowed groups, that no request would hold."""
         count = 0
         while node is not None and self._is_idle(node):
             count += self._weight * len(node.pages)

@@ -5,14 +5,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from palladio.runtime.interface.outputs.cache_events import LostPages
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.policy.kv_budget import KVBudget, NewTokenRatio
-from palladio.runtime.scheduling.state.page_headroom import Slots
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
-from palladio.runtime.scheduling.state.slot_columns import Mask, SlotColumns
+from palladio.runtime.scheduling.state.running import RunningRequests
+from palladio.runtime.scheduling.state.slot_columns import Mask, Slots
 
 MAX_FRUITLESS = 100  # preemptions in a row without a token: each needs a more urgent request with a long prompt
 
@@ -65,39 +66,36 @@ class Retractor:
         return taken
 
     def have_room(self, slots: Slots) -> bool:
-        """Whether each of these is known to have room for one more token, without a look at them; if they had until the
-        last step, they get pages here. If not, nothing has changed."""
+        """Whether each of these has room for one more token, or needs just a page for it and gets that here, while few
+        cached pages have to go. If not, nothing has changed."""
         columns = self._running.columns
-        if columns.are_roomy(slots):
+        if columns.count_roomy() == len(self._running):
             return True
-        soon = columns.soon_full_again(slots)
-        if not len(soon) or not self._cache.has_spare(len(soon)):
+        is_free = columns.room(slots) > 0
+        if np.count_nonzero(is_free) == len(slots):
+            return True
+        full = slots[~is_free]
+        if len(columns.growing(full)[1]) < len(full) or columns.unsure[slots].any():
+            return False
+        soon = columns.soon_full(slots)
+        if not self._cache.has_spare(len(soon)):
             return False
         self._cache.add_pages(columns, soon)
         return True
 
     def with_room(self, slots: Slots) -> Slots:
-        """Those of these that can decode, each with room for one more token."""
-        columns = self._running.columns
-        if self.have_room(slots) or (unfree := columns.unfree(slots)) is None:
+        """The slots of those that can decode, each with room for one more token: they get pages here. Who finds too few
+        waits or is retracted. Args: slots: of running requests."""
+        if self.have_room(slots):
             return slots
-        return self.give_pages(columns, slots, unfree)
-
-    def give_pages(self, columns: SlotColumns, slots: Slots, unfree: Mask) -> Slots:
-        """Gives each request that can decode the pages for its next token; who has too few waits or is retracted.
-
-        Args:
-            slots: of running requests. unfree: which of them have reached their `free_until`.
-
-        Returns:
-            The slots of those that can decode.
-        """
+        columns = self._running.columns
+        unfree: Mask = columns.room(slots) <= 0
         ready_rows, growing_slots = columns.growing(slots[unfree])
         if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
             soon = columns.soon_full(slots)
             self._cache.add_pages(columns, soon if self._cache.has_spare(len(soon)) else growing_slots)
             unfree[unfree] = ~ready_rows
-            return slots[~unfree] if unfree.any() else slots  # the same array tells that all of them go on
+            return slots[~unfree]
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
         growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
@@ -138,7 +136,7 @@ class Retractor:
         would not even without all that give way: background requests, unless it is one itself, and those that are less
         urgent by more than the threshold."""
         giving_way = [running for running in self._running if self._gives_way(running, request)]
-        if not giving_way or self._is_in_circles():
+        if not giving_way or self._has_stalled():
             return []
         room = self._kv_budget.room(request, buckets)
         if room.suffices():
@@ -151,10 +149,9 @@ class Retractor:
                 return giving_way[:number]
         return []
 
-    def note_step(self, *, samples: bool) -> None:
-        """A step is planned. Args: samples: it does, for somebody."""
-        if samples:
-            self._num_fruitless = 0
+    def note_samples(self) -> None:
+        """A step is planned that samples for a request."""
+        self._num_fruitless = 0
 
     def retract(self, request: Request) -> None:
         """Takes a running request's pages and slot, and puts it back into the queue."""
@@ -173,9 +170,9 @@ class Retractor:
             return victim.given.options.background
         return self._threshold is not None and self._urgency(request) - self._urgency(victim) > self._threshold
 
-    def _is_in_circles(self) -> bool:
-        """Who takes whose place has an order, and the queue has the same: this cannot be. If it is all the same, those
-        that run are to get a token first, and the log says so."""
+    def _has_stalled(self) -> bool:
+        """Whether preemptions have stopped all progress, after MAX_FRUITLESS without a token. Preemption and the queue
+        have the same order, so only a defect causes this: log it, and let running requests get a token first."""
         if self._num_fruitless == MAX_FRUITLESS:
             self._num_fruitless += 1
             logger.error(

@@ -11,8 +11,8 @@ behind all others.
 Among equals the one that came first. Requests that had run and lost their pages come before all others (with
 priority: before others of their own priority).
 
-Nobody starves: of every FAIR_TURN new requests taken, one is the one that waited longest, whatever the policy says. So
-a request with k new ones before it is taken as one of the next FAIR_TURN·(k+1), however many come after it. Two
+No request starves: of every FAIR_TURN new requests taken, one is the one that waited longest, whatever the policy says.
+So a request with k new ones before it is taken as one of the next FAIR_TURN·(k+1), however many come after it. Two
 policies take no fair turns: fcfs needs none, and who asks for priority wants the less urgent to wait.
 
 No call takes time proportional to the queue: the policies that look at the tree do so for a window of it.
@@ -27,12 +27,11 @@ from typing import Self, overload
 
 from palladio.runtime.interface.config.config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.outputs.outputs import FinishReason
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
-from palladio.runtime.scheduling.state.request import Request, RequestStatus
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
+from palladio.runtime.scheduling.state.request import Request
 
-FAIR_TURN = 8  # each so-manieth new request taken is the one that waited longest
+FAIR_TURN = 8  # every 8th admission of a new request takes the oldest one
 WINDOW = 64  # how many requests, those that waited longest, lpm and dfs-weight choose from
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
@@ -131,7 +130,7 @@ class PolicyQueue:
     def take(self) -> Request:
         """Takes the next request out of the queue, which is not empty."""
         request = self.peek()
-        assert request is not None, "nobody waits"
+        assert request is not None, "the queue is empty"
         if self._numbers[request] > 0:  # requests that were put back do not use up the fair turns of new ones
             self._num_turns += 1
         self.remove(request)
@@ -233,12 +232,17 @@ class WaitingQueue:
 
     Args:
         foreground: in the order that --schedule-policy says.
-        background: whose requests have their turn when nobody waits in the other one.
+        background: whose requests are next when the other one is empty.
+
+    Attributes:
+        num_foreground, num_background: requests in each.
     """
 
     def __init__(self, foreground: PolicyQueue, background: PolicyQueue) -> None:
         self._foreground = foreground
         self._background = background
+        self.num_foreground = len(foreground)
+        self.num_background = len(background)
 
     @classmethod
     def create(
@@ -262,14 +266,10 @@ class WaitingQueue:
         )
 
     def __len__(self) -> int:
-        return len(self._foreground) + len(self._background)
+        return self.num_foreground + self.num_background
 
     def __iter__(self) -> Iterator[Request]:
         return itertools.chain(self._foreground, self._background)
-
-    @property
-    def num_foreground(self) -> int:
-        return len(self._foreground)
 
     @property
     def num_retracted(self) -> int:
@@ -284,7 +284,7 @@ class WaitingQueue:
             num_elsewhere: requests that wait, or will, but not here.
 
         Raises:
-            OverloadedError: so many wait already.
+            OverloadedError: the queue is full.
         """
         if limit is not None and self.num_foreground + num_elsewhere >= limit:
             raise OverloadedError(
@@ -294,14 +294,17 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """See PolicyQueue.add."""
         self._line(request).add(request)
+        self._count(request, 1)
 
     def put_back(self, request: Request) -> None:
         """See PolicyQueue.put_back."""
         self._line(request).put_back(request)
+        self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """See PolicyQueue.remove."""
         self._line(request).remove(request)
+        self._count(request, -1)
 
     def refresh(self) -> None:
         """See PolicyQueue.refresh."""
@@ -309,48 +312,19 @@ class WaitingQueue:
 
     def peek(self) -> Request | None:
         """Who is next; the same until the lines change or are refreshed."""
-        return (self._foreground if len(self._foreground) else self._background).peek()
+        return (self._foreground if self.num_foreground else self._background).peek()
 
     def take(self) -> Request:
         """Takes the next request out of its line; somebody waits."""
-        return (self._foreground if len(self._foreground) else self._background).take()
+        request = (self._foreground if self.num_foreground else self._background).take()
+        self._count(request, -1)
+        return request
+
+    def _count(self, request: Request, change: int) -> None:
+        if request.given.options.background:
+            self.num_background += change
+        else:
+            self.num_foreground += change
 
     def _line(self, request: Request) -> PolicyQueue:
         return self._background if request.given.options.background else self._foreground
-
-
-class Deadlines:
-    """Requests by deadline; those that ended earlier are dropped when they are met, or when they are the most."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, str, Request]] = []
-        self._compact_at = 64
-
-    def add(self, request: Request) -> None:
-        if request.deadline is None:
-            return
-        heapq.heappush(self._heap, (request.deadline, request.given.request_id, request))
-        if len(self._heap) > self._compact_at:
-            self._heap = [entry for entry in self._heap if entry[2].status is not RequestStatus.FINISHED]
-            heapq.heapify(self._heap)
-            self._compact_at = 2 * len(self._heap) + 64
-
-    def take_expired(self, now: float) -> list[Request]:
-        """Requests that have not ended and should have by `now` (seconds since the epoch)."""
-        expired = []
-        while self._heap and self._heap[0][0] <= now:
-            request = heapq.heappop(self._heap)[2]
-            if request.status is not RequestStatus.FINISHED:
-                expired.append(request)
-        return expired
-
-
-def timeout_reason(request: Request) -> FinishReason:
-    """How a request ends whose time is up."""
-    state = "waiting in the queue" if request.scheduled is None else f"{request.num_output_tokens} tokens generated"
-    return FinishReason(
-        "abort",
-        message=f"The request did not finish within its timeout of {request.given.options.timeout:g} s ({state}); "
-        "raise timeout (or --request-timeout), or request fewer tokens",
-        status=504,
-    )

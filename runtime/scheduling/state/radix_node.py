@@ -36,7 +36,7 @@ class RadixNode:
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
         snapshot: slot of the states behind its last page; 0: none is kept. See tree_snapshots.
-        hashes: of its pages, or a root's one of its namespace; None: nobody is told of pages. See tree_events.
+        hashes: of its pages, or a root's one of its namespace; None: pages are not published. See tree_events.
     """
 
     keys: list[PageKey]
@@ -118,3 +118,10 @@ def count_locks(locked: Iterable[RadixNode]) -> collections.Counter[RadixNode]:
             locks[at] += 1
             at = at.parent
     return locks
+
+
+def page_keys(ids: Sequence[int], size: int, start: int, stop: int, media: Sequence[Media] = ()) -> list[PageKey]:
+    """The keys of pages start … stop-1, of `size` tokens each; all of them are full."""
+    assert stop * size <= len(ids) or stop <= start, "the last page is not full"
+    keys: list[PageKey] = [tuple(ids[i * size : (i + 1) * size]) for i in range(start, stop)]
+    return list(media_keys(keys, size, start, media)) if media else keys

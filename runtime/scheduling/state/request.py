@@ -1,8 +1,7 @@
-"""Request: one sample, as the scheduler sees it, and what a token means for it. Host Python only."""
+"""Request: one sample, as the scheduler sees it. Host Python only."""
 
 import dataclasses
 import enum
-from collections.abc import Callable
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.outputs.outputs import (
@@ -25,6 +24,15 @@ class RequestStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class StepNeeds(enum.Flag):
+    """What makes a whole step more expensive as soon as one of its rows asks for it."""
+
+    NONE = 0
+    RANDOM = enum.auto()
+    FULL = enum.auto()
+    MASK = enum.auto()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -136,7 +144,7 @@ class Request:
 
     @property
     def token_ids(self) -> list[int]:
-        """The prompt, then every output token that the host has read. Whoever has it does not change it."""
+        """The prompt, then every output token that the host has read. Callers do not change the list."""
         num_listed = len(self.listed_ids)
         if self.columns is not None and self.columns.known[self.slot] > num_listed:
             self.listed_ids += self.columns.tokens_from(self.slot, num_listed)
@@ -144,8 +152,7 @@ class Request:
 
     @property
     def num_computed(self) -> int:
-        """Tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many at
-        least."""
+        """Tokens whose keys and values are in the cache for certain when the dispatched steps have run."""
         return 0 if self.columns is None else int(self.columns.computed[self.slot])
 
     @property
@@ -183,6 +190,18 @@ class Request:
         return max(0, self.max_computed - max(self.num_computed, self.num_known_tokens - 1))
 
     @property
+    def needs(self) -> StepNeeds:
+        """What it asks of the next step that samples for it."""
+        params, needs = self.given.params, StepNeeds.NONE
+        if not params.is_greedy:
+            needs |= StepNeeds.RANDOM
+        if params.logprobs is not None or params.has_history:
+            needs |= StepNeeds.FULL
+        if self.constraint is not None:
+            needs |= StepNeeds.MASK  # the host has to know each token before the next one is sampled
+        return needs
+
+    @property
     def may_jump(self) -> bool:
         """Whether tokens may be added that no step has sampled: no step could count them or give their logprobs."""
         return self.given.params.logprobs is None and not self.given.params.uses_penalties
@@ -213,7 +232,7 @@ class Request:
         self.columns, self.slot, self.listed_ids = None, 0, known
 
     def note_computed(self, count: int) -> None:
-        """Its prefill gets to so many tokens. Who calls it gives it the pages before, or tells `note_pages`."""
+        """Sets how far its prefill has come. The caller gives it the pages before, or calls `note_pages`."""
         assert self.columns is not None
         self.columns.set_computed(self.slot, count)
         self.note_pages()
@@ -248,6 +267,12 @@ class Request:
         self.prefill_end = self.num_known_tokens
         self.note_pages()
 
+    def drop_constraint(self) -> None:
+        """Its grammar is over: any token may come next."""
+        self.constraint = None
+        if self.columns is not None:
+            self.columns.note_change()
+
     def append_token(self, token_id: int) -> None:
         """One more is known."""
         self.token_ids.append(token_id)
@@ -255,7 +280,7 @@ class Request:
             self.columns.add_known(self.slot)
 
     def note_unread(self, change: int) -> None:
-        """So many more rows that sample for it are dispatched, or (less than 0) have been read, or are none at all."""
+        """Adds to the dispatched rows that sample for it; less than 0: rows have been read, or are dropped."""
         if self.columns is None:
             self.left_unread += change
         else:
@@ -318,80 +343,3 @@ class Request:
 
     def times(self, now: float | None) -> RequestTimes:
         return RequestTimes(self.given.received, self.scheduled, self.first_token, now)
-
-
-NOT_FINITE = FinishReason(
-    "abort",
-    message="The model's logits for this request are not finite (NaN or infinity); try --dtype float32",
-    status=500,
-)
-
-
-MakeRoom = Callable[[Request, int], bool]
-
-
-def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> FinishReason | None:
-    """Adds a step's tokens to their request, and those that its grammar forces after them where that saves steps.
-
-    Args:
-        output: what was read of the step; loses what comes after the request's end, and gets what is forced.
-        make_room: whether it pays to add so many known tokens to a request at once; if so, it gets the pages.
-
-    Returns:
-        How the request ends, if it does; it has not been told of that.
-    """
-    token_ids, finish = output.token_ids, output.finish
-    if request.max_tokens == 0:  # only its prompt was to be computed
-        token_ids.clear()
-        return finish or request.finish_reason()
-    for count, token_id in enumerate(token_ids, 1):
-        request.append_token(token_id)
-        ended = request.finish_reason()
-        if ended is not None and (finish is None or count < len(token_ids)):
-            output.cut(count)
-            return ended
-    if request.constraint is not None and finish is None:
-        return _constrain(request, token_ids, make_room)
-    return finish
-
-
-def constraint_failure(request: Request, reason: str) -> FinishReason:
-    """How a request ends whose grammar cannot go on."""
-    return FinishReason(
-        "abort",
-        message=f"the grammar cannot continue after {request.num_output_tokens} tokens: {reason}",
-        status=400,
-        param="grammar",
-    )
-
-
-def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> FinishReason | None:
-    """Tells the constraint of the last token; appends to token_ids what is jumped over."""
-    constraint = request.constraint
-    assert constraint is not None
-    constraint.accept(request.token_ids[-1])
-    if constraint.is_over:
-        request.constraint = None
-        return None
-    finish = _verdict(request, constraint)
-    if finish is not None:
-        return finish
-    forced = constraint.forced[: request.max_tokens - request.num_output_tokens]
-    if len(forced) > 1 and request.may_jump and make_room(request, len(forced)):
-        request.void()
-        for token_id in forced:
-            request.append_token(token_id)
-            token_ids.append(token_id)
-            finish = request.finish_reason()
-            if finish is not None:
-                break
-            constraint.accept(token_id)
-        request.begin_prefill()
-    return finish or _verdict(request, constraint)
-
-
-def _verdict(request: Request, constraint: Constraint) -> FinishReason | None:
-    """Whether the constraint ends the request."""
-    if constraint.error is not None:
-        return constraint_failure(request, constraint.error)
-    return FinishReason("stop") if constraint.has_ended else None

@@ -10,20 +10,16 @@ may happen. When that is, two columns say:
 
 A slot's rows are read in the order in which they were planned, and a request's first one always by Python. So while
 `plain_until` is over 0, no unread row of the slot is another request's.
-
-Steps of the same rows, a token each, are written into the columns when somebody looks at these, many at once
-(`_settle`): where the device's programs use the host's caches, each operation on a column costs several times its time
-alone.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from palladio.runtime.scheduling.state.page_headroom import Counts, PageHeadroom, Slots
-
+Slots = npt.NDArray[np.intp]
+Counts = npt.NDArray[np.int64]
 TokenIds = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
@@ -32,24 +28,8 @@ RECENT = 128  # tokens of a request that only the columns have, at most
 MAX_STOP_IDS = 8  # of a request whose tokens are not looked at one by one
 
 
-class _SameRows(NamedTuple):
-    """What reading rows of the same slots needs at each step.
-
-    Attributes:
-        slots, num_changes: as they were then. names: the requests' ids.
-        stop_ids: i32[N, B], as many as one of them has at most.
-        taken: of rows that are all taken.
-    """
-
-    slots: Slots
-    num_changes: int
-    names: list[str]
-    stop_ids: TokenIds
-    taken: Mask
-
-
 class SlotColumns:
-    """Slot 0 is nobody's: all of it is 0.
+    """Slot 0 is the scratch slot: all of it is 0.
 
     How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far a
     request's keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
@@ -61,9 +41,9 @@ class SlotColumns:
         page_size: tokens a page.
 
     Attributes:
-        requests: who holds the slot; None: nobody. request_ids: theirs.
-        computed: tokens whose keys and values are in the cache, or will be when the dispatched steps have run: so many
-            at least. unsure: tokens that there may be beyond those.
+        requests: that hold the slots; None: the slot is free. request_ids: theirs.
+        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run. unsure:
+            tokens that there may be beyond those.
         known: the prompt's tokens and those that the host has read.
         unread: dispatched rows that sample for it and have not been read yet.
         revision: that of rows whose tokens are to be read, see Request.void.
@@ -71,59 +51,24 @@ class SlotColumns:
         free_until, plain_until: see above.
         stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
-        num_changes: of what a slot's rows have in common from step to step: its request, its revision, and whether
-            Python looks at each of its tokens.
+        num_changes: of what a slot's rows have in common from step to step: its request, its revision, its grammar, and
+            whether Python looks at each of its tokens.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:
         self.page_size = page_size
         self.num_changes = 0
-        # Slots with room for a token each in so many more steps, if `num_changes` has not grown.
-        self._roomy, self._num_roomy_steps, self._roomy_changes = np.zeros(0, np.intp), 0, 0
-        self._headroom: PageHeadroom | None = None  # theirs
-        self._same: _SameRows | None = None  # the last ones
-        self._num_plain_steps = 0  # in which none of them reaches its `plain_until`
-        # Steps of a token for each of these slots that the columns lack: how many are planned, and the tokens of those
-        # that are read. Where the first one begins, if that has been asked for.
-        self._late: Slots = np.zeros(0, np.intp)
-        self._num_planned = 0
-        self._read: list[TokenIds] = []
-        self._begins: Counts | None = None
         self.requests: Objects = np.full(num_slots + 1, None, object)
         self.request_ids: Objects = np.full(num_slots + 1, "", object)
         self._numbers = np.zeros((8, num_slots + 1), np.int64)
-        self._computed: Counts
-        self._unread: Counts
-        self._known: Counts
-        self._computed, self._unread, self.unsure, self._known = self._numbers[:4]
-        self._counted, self._ones = np.zeros(0, np.intp), np.zeros(num_slots + 1, np.int64)  # see `_once_each`
+        self.computed: Counts
+        self.unread: Counts
+        self.known: Counts
+        self.computed, self.unread, self.unsure, self.known = self._numbers[:4]
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
+        self._has_drafts = False  # some row ever had one: else nothing is unsure
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
-        self._recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
-
-    @property
-    def computed(self) -> Counts:
-        """See above."""
-        self._settle()
-        return self._computed
-
-    @property
-    def unread(self) -> Counts:
-        """See above."""
-        self._settle()
-        return self._unread
-
-    @property
-    def known(self) -> Counts:
-        """See above."""
-        self._settle()
-        return self._known
-
-    @property
-    def recent(self) -> TokenIds:
-        """See above."""
-        self._settle()
-        return self._recent
+        self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
 
     def take_slot(
         self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
@@ -136,18 +81,19 @@ class SlotColumns:
         self.stop_ids[slot, : len(own)] = own
         self.stop_ids[slot, len(own) :] = -1
 
+    def note_change(self) -> None:
+        """What rows of a slot have in common has changed in its request."""
+        self.num_changes += 1
+
     def set_unread(self, slot: int, unread: int, revision: int) -> None:
         """Args: as the attributes."""
         self.num_changes += 1
         self.unread[slot], self.revision[slot] = unread, revision
 
     def set_computed(self, slot: int, count: int) -> None:
-        self._headroom = None
         self.computed[slot] = count
 
     def set_free_until(self, slot: int, count: int) -> None:
-        self._headroom = None
-        self.num_changes += count < int(self.free_until[slot])
         self.free_until[slot] = count
 
     def set_plain_until(self, slot: int, count: int) -> None:
@@ -156,11 +102,10 @@ class SlotColumns:
 
     def add_known(self, slot: int) -> None:
         """One more token is known."""
-        self._num_plain_steps = 0
         self.known[slot] += 1
 
     def add_unread(self, slots: Slots | int, change: int) -> None:
-        """So many more rows are to be read."""
+        """Adds to the rows that are to be read."""
         self.unread[slots] += change
 
     def void(self, slot: int) -> None:
@@ -170,8 +115,7 @@ class SlotColumns:
         self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
 
     def leave_slot(self, slot: int) -> None:
-        """The slot is nobody's."""
-        self._settle()
+        """The slot is free."""
         self.num_changes += 1
         self.requests[slot], self.request_ids[slot] = None, ""
         self._numbers[:, slot] = 0
@@ -182,13 +126,9 @@ class SlotColumns:
         return tokens
 
     def shortest(self, slots: Slots, count: int) -> Slots:
-        """So many of these at most, those with the shortest outputs."""
+        """At most `count` of these, those with the shortest outputs."""
         order = np.argsort([request.num_output_tokens for request in self.requests[slots]], kind="stable")
         return slots[order[:count]]
-
-    def names_of(self, slots: Slots) -> list[str]:
-        """The ids of the slots' requests; nobody changes the list."""
-        return self._same_rows(slots).names
 
     def constrained(self, slots: Slots) -> Mask:
         """Which slots' requests have a grammar."""
@@ -197,29 +137,24 @@ class SlotColumns:
             mask[place] = self.requests[slots[place]].constraint is not None
         return mask
 
-    def are_roomy(self, slots: Slots) -> bool:
-        """Whether each of these is known to have room for one more token; it is by this array, see RunningRequests."""
-        return slots is self._roomy and self._num_roomy_steps > 0 and self._roomy_changes == self.num_changes
+    def room(self, slots: Slots) -> Counts:
+        """How many more tokens each of these may compute before `free_until`; 0 or less: it has to be looked at."""
+        room: Counts = self.free_until[slots] - self.computed[slots]
+        if self._has_drafts:
+            room -= self.unsure[slots]
+        return room
 
-    def unfree(self, slots: Slots) -> Mask | None:
-        """Which slots have reached their `free_until`; None: none of them."""
-        if self.are_roomy(slots):
-            return None
-        computed: Counts = self.computed[slots] + self.unsure[slots]
-        headroom = PageHeadroom(self.free_until[slots] - computed, self.max_computed[slots] - computed)
-        if headroom.num_steps <= 0:
-            mask: Mask = headroom.room <= 0
-            return mask
-        self._headroom, self._roomy, self._roomy_changes = headroom, slots, self.num_changes
-        self._num_roomy_steps = headroom.num_steps
-        return None
+    def count_roomy(self) -> int:
+        """How many requests have room for one more token. A free slot has none."""
+        computed = self.computed + self.unsure if self._has_drafts else self.computed
+        return int(np.count_nonzero(computed < self.free_until))
 
-    def soon_full_again(self, slots: Slots) -> Slots:
-        """As `soon_full`, of slots that were known to have room until the last step; nobody, where it takes a look."""
-        headroom = self._headroom
-        if headroom is None or slots is not self._roomy or self._roomy_changes != self.num_changes:
-            return slots[:0]
-        return headroom.full(slots, self.page_size // 4)
+    def prefilling(self, slots: Slots) -> list[Any]:
+        """The requests of these slots that prefill."""
+        unfree = self.free_until[slots] == 0
+        if not np.count_nonzero(unfree):
+            return []
+        return [request for request in self.requests[slots[unfree]] if request.is_prefilling]
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
         """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
@@ -239,23 +174,18 @@ class SlotColumns:
     def add_page(self, slots: Slots) -> None:
         """Each of them has room for a page of tokens more."""
         self.free_until[slots] = np.minimum(self.free_until[slots] + self.page_size, self.max_computed[slots])
-        if (headroom := self._headroom) is not None and headroom.slots is slots:
-            headroom.add_page(self.page_size)
-            self._num_roomy_steps = headroom.num_steps
-        else:
-            self._headroom = None
 
-    def plan_again(self, slots: Slots) -> tuple[Counts, int]:
-        """Plans a row of a token for each of the slots of the last plan. Returns where each began some steps ago, and
-        how many."""
-        begins = self._begins  # of these slots: those of a plan of others are gone
-        if begins is None:
-            self._settle()
-            self._late = slots
-            self._begins = begins = self._computed.take(slots)
-        self._num_planned += 1
-        self._num_roomy_steps -= 1
-        return begins, self._num_planned - 1
+    def plan_one_each(self, slots: Slots, ones: Counts) -> Counts:
+        """A row of one token is planned for each request, without drafts. Returns where each begins.
+
+        Args:
+            slots: theirs. ones: i64[slots], 1 for each of them and 0 for free slots: a sum of whole columns takes a
+                third of the time of one by slots.
+        """
+        starts: Counts = self.computed[slots]
+        self.computed += ones
+        self.unread += ones
+        return starts
 
     def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
         """A row of each slot is planned that samples after each of its tokens.
@@ -264,14 +194,14 @@ class SlotColumns:
             num_drafts: those of its tokens that may be wrong; None: no row of the engine ever has any.
 
         Returns:
-            Where each begins at most. At `max_computed` the request is complete, and the row is nobody's.
+            Where each begins at most. At `max_computed` the request is complete, and the row samples for no request.
         """
         starts: Counts = self.computed[slots]
-        self._num_roomy_steps, self._headroom = 0, None
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens
             return starts
+        self._has_drafts = True
         self.computed[slots] = starts + num_tokens - num_drafts
         unsure = self.unsure[slots]
         self.unsure[slots] = unsure + num_drafts
@@ -281,7 +211,6 @@ class SlotColumns:
         self, slots: Slots | int, num_tokens: Counts | int, num_drafts: Counts | int, counts: Counts | int
     ) -> None:
         """Corrects the bounds: rows that were planned so have `counts` tokens."""
-        self._headroom = None
         computed = self.computed[slots] + counts - (num_tokens - num_drafts)
         # a row after it may have nothing left to compute
         self.computed[slots] = np.minimum(computed, self.max_computed[slots])
@@ -298,11 +227,6 @@ class SlotColumns:
             Which rows it has taken: they are read.
         """
         number = token_ids.shape[1]
-        if counts is None and number == 1 and not alone:
-            all_taken = self._take_again(slots, token_ids[:, 0])
-            if all_taken is not None:
-                return all_taken
-        self._num_plain_steps = 0
         known: Counts = self.known[slots]
         after = known + (number if counts is None else counts)
         taken: Mask = after <= self.plain_until[slots]
@@ -328,51 +252,18 @@ class SlotColumns:
         self.unread[slots] -= 1
         return taken
 
-    def _take_again(self, slots: Slots, token_ids: TokenIds) -> Mask | None:
-        """The same for one token of each row, where it is known that Python looks at none of the rows; else None."""
-        same = self._same_rows(slots)
-        if self._num_plain_steps == 0:
-            self._num_plain_steps = max(0, int((self.plain_until[slots] - self.known[slots]).min(initial=RECENT)))
-        if self._num_plain_steps == 0 or np.count_nonzero(token_ids == same.stop_ids):
-            return None
-        self._num_plain_steps -= 1
-        if self._late is not slots:
-            self._settle()
-            self._late = slots
-        self._read.append(token_ids)
-        return same.taken
+    def take_one_each(self, slots: Slots, ones: Counts, stop_ids: TokenIds, token_ids: TokenIds) -> bool:
+        """Takes a token of each request, if nothing follows from any of them; else nothing changes.
 
-    def _settle(self) -> None:
-        """The columns have all steps from here on."""
-        planned, read = self._num_planned, self._read
-        self._begins = None
-        if not planned and not read:
-            return
-        slots, count = self._late, len(read)
-        ones = self._once_each(slots)
-        if planned:
-            self._computed += planned * ones
-        if read:
-            places = self._known.take(slots) + np.arange(count)[:, None]
-            self._recent[slots, places % RECENT] = read
-            self._known += count * ones
-        self._unread += (planned - count) * ones
-        self._num_planned, self._read = 0, []
-
-    def _once_each(self, slots: Slots) -> Counts:
-        """1 for each of these slots and 0 for all others: a sum over whole columns takes a third of one by slots."""
-        if self._counted is not slots:
-            self._ones[self._counted] = 0
-            self._ones[slots] = 1
-            self._counted = slots
-        return self._ones
-
-    def _same_rows(self, slots: Slots) -> _SameRows:
-        same = self._same
-        if same is None or same.slots is not slots or same.num_changes != self.num_changes:
-            stop_ids = self.stop_ids[slots].T
-            stop_ids = np.ascontiguousarray(stop_ids[: np.count_nonzero((stop_ids >= 0).any(axis=1))])
-            names: list[str] = self.request_ids[slots].tolist()
-            self._same = same = _SameRows(slots, self.num_changes, names, stop_ids, np.ones(len(slots), np.bool_))
-            self._num_plain_steps = 0
-        return same
+        Args:
+            slots, ones: as for `plan_one_each`.
+            stop_ids: i32[N, B], those of each row; -1: none.
+            token_ids: i32[B].
+        """
+        num_plain = np.count_nonzero(self.known < self.plain_until)
+        if num_plain < len(slots) or np.count_nonzero(token_ids == stop_ids):
+            return False
+        self.recent[slots, self.known[slots] % RECENT] = token_ids
+        self.known += ones
+        self.unread -= ones
+        return True

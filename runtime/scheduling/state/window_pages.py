@@ -1,7 +1,7 @@
 """Pages of layers with a window, which keep the newest tokens only: who holds them, and which may be given up.
 
     a page is free, or a request's own, or the tree's; or its place in the tree is a hole
-    the tree's pages are held by those requests that still see them; a page that nobody holds is idle
+    the tree's pages are held by those requests that still see them; a page without a holder is idle
     an idle page can be given up at any time: its place becomes a hole, the tokens around it stay what they are
     a request's own pages follow those that it holds of the tree; nothing is before `HeldWindow.start`
 
@@ -13,101 +13,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from palladio.runtime.scheduling.state.page_groups import WindowGroup
+
 PageIds = tuple[int, ...]  # one number for each block table of a group
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowGroup:
-    """Layers that see the newest tokens only.
-
-    Attributes:
-        window: how many, the query's own included (W).
-        page_size: tokens a page (S).
-        tables: the numbers of its block tables.
-    """
-
-    window: int
-    page_size: int
-    tables: tuple[int, ...]
-
-    def first_needed(self, position: int) -> int:
-        """The first page that a query at this position sees."""
-        return max(0, position - self.window + 1) // self.page_size
-
-    def most_pages(self, chunk: int) -> int:
-        """That a request holds of each table while it computes so many tokens in a step."""
-        return -(-(self.window - 1 + chunk) // self.page_size) + 1
-
-
-@dataclasses.dataclass(frozen=True)
-class SnapshotSlots:
-    """Copies of states, of a data-parallel rank, in slots behind those of its requests.
-
-    Attributes:
-        first: the first one's number. count: of slots.
-        interval: tokens from one place of a prompt that is worth a snapshot to the next; of whole pages.
-        least: tokens that a snapshot has to save beyond the one before it.
-    """
-
-    first: int
-    count: int
-    interval: int
-    least: int
-
-    @property
-    def numbers(self) -> range:
-        return range(self.first, self.first + self.count)
-
-
-@dataclasses.dataclass(frozen=True)
-class PageGroups:
-    """What a request keeps: which block tables it has pages for, and whether it has states.
-
-    Attributes:
-        page_size: tokens a page (S).
-        num_columns: of each block table (C); those of table t are at t·C … t·C + C-1.
-        keeps_all: whether there are layers without a window. They have one table, the first.
-        windows: the other groups.
-        has_states: layers keep a state for each slot. It is that of the request's newest token alone: a request cannot
-            go back to an earlier token, and begins behind a cached prefix only where a snapshot of the state was kept.
-        snapshots: where these are; None: there are none.
-    """
-
-    page_size: int
-    num_columns: int = 0
-    keeps_all: bool = True
-    windows: tuple[WindowGroup, ...] = ()
-    has_states: bool = False
-    snapshots: "SnapshotSlots | None" = None
-
-    @property
-    def num_tables(self) -> int:
-        """Pages that a column takes: one for each table."""
-        return int(self.keeps_all) + sum(len(group.tables) for group in self.windows)
-
-    @property
-    def can_share(self) -> bool:
-        """Whether a request may begin behind a cached prefix."""
-        return not self.has_states or self.snapshots is not None
-
-    def longest_request(self, num_pages: int, *, splits_prompts: bool) -> int:
-        """Tokens of a request that fits so many pages if it is alone.
-
-        Args:
-            splits_prompts: it may compute a page of its tokens a step; else it computes its prompt in one.
-        """
-        if not splits_prompts or not self.windows:
-            return num_pages // self.num_tables * self.page_size
-        columns = num_pages // self.num_tables
-        while columns < self.num_columns and self.num_held((columns + 1) * self.page_size, self.page_size) <= num_pages:
-            columns += 1
-        return columns * self.page_size
-
-    def num_held(self, num_tokens: int, chunk: int = 1) -> int:
-        """The most pages that a request of so many tokens holds. Args: chunk: tokens that it computes in a step."""
-        columns = -(-num_tokens // self.page_size)
-        windows = (len(group.tables) * min(columns, group.most_pages(chunk)) for group in self.windows)
-        return int(self.keeps_all) * columns + sum(windows)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -125,8 +33,8 @@ class WindowPage:
     last_used: int = 0
 
     def use(self, change: int, now: int) -> bool:
-        """So many requests more see it, or less. Returns whether it was idle before, or is now."""
-        assert self.ids, "nobody can see a hole"
+        """Adds to the requests that see it. Returns whether it was idle before, or is now."""
+        assert self.ids, "no request sees a hole"
         was_idle = self.num_holders == 0
         self.num_holders += change
         assert self.num_holders >= 0, "given back more often than taken"
@@ -159,7 +67,7 @@ class HeldWindow:
 
     @classmethod
     def after(cls, group: WindowGroup, num_columns: int, places: Sequence[WindowPage]) -> Self:
-        """Of a request that goes on after so many columns of the tree. Args: places: the last of them."""
+        """Of a request that goes on after `num_columns` of the tree. Args: places: the last of them."""
         return cls(group, num_columns - len(places), collections.deque(places))
 
     @property

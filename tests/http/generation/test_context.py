@@ -30,7 +30,7 @@ from palladio.runtime.interface.errors import (
 )
 from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.scheduling.state.request import NOT_FINITE
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 

@@ -237,7 +237,7 @@ def test_deadlines(
         collector.step()
         assert {"x", "waits"} <= set(collector.finish)
         assert core.stats().total.num_running + core.stats().total.num_waiting == ("y" not in collector.finish)
-        core.check_integrity()
+        core._scheduler.check_integrity()
         for name in {"x", "waits"} - ended:
             assert (collector.finish[name].type, collector.finish[name].status) == ("abort", 504)
             assert collector.tokens[name] == expected[name][: len(collector.tokens[name])]

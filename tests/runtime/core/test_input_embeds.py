@@ -103,7 +103,7 @@ def test_penalties_count_no_placeholders(engine: TinyEngine, tmp_path: Path) -> 
         collector.step()
         found = core._scheduler.find(name)
         assert found is not None
-        counted = np.asarray(core._runner.executor.state.sampler.prompt_mask)[found[1].slot]
+        counted = np.asarray(core._runner.executor.state.sampler.prompt_mask)[found.slot]
         assert set(counted.nonzero()[0].tolist()) == {*ids[:begin], *ids[end:]}
         collector.run()
 

@@ -12,14 +12,15 @@ from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogpro
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
+from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
-from palladio.runtime.scheduling.state.window_pages import PageGroups, SnapshotSlots, WindowGroup
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress
 from tests.runtime.scheduling.simulated_model import (
     EOS,
@@ -136,7 +137,7 @@ class Simulation:
         options = options or RequestOptions()
         message = GenerationRequest(request_id, prompt, sampling, stop_ids, received, options, media=media)
         request = Request.of(message, rows=tuple(np.zeros((part.length, 0), np.float32) for part in media))
-        self.scheduler.limits.check_whole(request)
+        self.scheduler.check(request)
         if is_constrained:
             request.constraint = ScriptedConstraint()  # type: ignore[assignment]
         self.scheduler.add(request)
@@ -171,7 +172,6 @@ class Simulation:
         batch = self.scheduler.schedule()
         self.progress.check_plan(batch)
         if batch is not None:
-            batch = self.cache.with_copies(batch)  # as DataParallelScheduler does
             self.batches.append(batch)
             self.in_flight.append((batch, self._run(batch)))
         elif not self.in_flight:
@@ -195,9 +195,9 @@ class Simulation:
     def _process(self, keep: int) -> None:
         while len(self.in_flight) > keep:
             done, tokens = self.in_flight.popleft()
-            if self.seconds_of is not None:
-                self.scheduler.turns.note(done, self.seconds_of(done), self.buckets)
-            self._take(by_request(self.scheduler.process(done, self._read(done, tokens))))
+            if self.seconds_of is not None and self.scheduler.share.num_background:  # as EngineCore does
+                self.scheduler.share.note(done, self.seconds_of(done), self.buckets)
+            self._take(by_request(self.scheduler.process(done, [self._read(done, tokens)])))
 
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):

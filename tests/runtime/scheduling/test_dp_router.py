@@ -16,18 +16,18 @@ def choose(router, loads, cached=(0, 0, 0), prompt="p"):
 
 
 def test_round_robin_asks_for_nothing() -> None:
-    router = DataParallelRouter("round_robin", 3, patience=0)
+    router = DataParallelRouter("round_robin", 3, prefix_slack=0)
     assert [router.choose(never, never, never) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_the_shortest_queue_and_among_equals_one_after_the_other() -> None:
-    router = DataParallelRouter("shortest_queue", 3, patience=0)
+    router = DataParallelRouter("shortest_queue", 3, prefix_slack=0)
     assert router.choose(lambda: [5, 4, 9], never, never) == 1
     assert [router.choose(lambda: [7, 7, 7], never, never) for _ in range(4)] == [2, 0, 1, 2]
 
 
 def test_the_longest_cached_prefix_unless_its_group_is_far_busier() -> None:
-    router = DataParallelRouter("prefix", 3, patience=100)
+    router = DataParallelRouter("prefix", 3, prefix_slack=100)
     assert choose(router, [90, 0, 50], [32, 16, 0]) == 0
     assert choose(router, [100, 0, 50], [32, 16, 0]) == 0
     assert choose(router, [101, 0, 50], [32, 16, 0]) == 1, "the shortest queue"
@@ -35,7 +35,7 @@ def test_the_longest_cached_prefix_unless_its_group_is_far_busier() -> None:
 
 
 def test_samples_of_one_prompt_stay_together_before_any_of_it_is_cached() -> None:
-    router = DataParallelRouter("prefix", 3, patience=100)
+    router = DataParallelRouter("prefix", 3, prefix_slack=100)
     first = choose(router, [0, 0, 0], prompt="a")
     assert choose(router, [0, 0, 0], prompt="b") != first
     assert choose(router, [60, 20, 0], prompt="a") == first
@@ -44,7 +44,7 @@ def test_samples_of_one_prompt_stay_together_before_any_of_it_is_cached() -> Non
 
 
 def test_only_so_many_prompts_are_remembered() -> None:
-    router = DataParallelRouter("prefix", 2, patience=10**6)
+    router = DataParallelRouter("prefix", 2, prefix_slack=10**6)
     first = choose(router, [0, 0], (0, 0), "first")
     for number in range(MAX_REMEMBERED):
         choose(router, [0, 0], (0, 0), str(number))

@@ -7,7 +7,7 @@ from palladio.runtime.core.watch.step_logger import StepLogger
 from palladio.runtime.interface.messages.messages import EngineStats
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
+from palladio.runtime.scheduling.batch.scheduled_batch import JointStep
 from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
@@ -27,12 +27,12 @@ class Driver:
     def __init__(self, method: str = "round_robin", **limits: Any) -> None:
         limits = {"num_pages": 60, "page_size": 4, "max_running": 4, "share": BatchShare(0.15), **limits}
         sims = [Simulation(**limits) for _ in range(2)]
-        patience = sims[0].cache.num_total_tokens // 4
-        self.scheduler = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, patience))  # type: ignore[arg-type]
+        slack = sims[0].cache.num_total_tokens // 4
+        self.scheduler = DataParallelScheduler([sim.scheduler for sim in sims], DataParallelRouter(method, 2, slack))  # type: ignore[arg-type]
         self.tokens: dict[str, list[int]] = {}
         self.finished: dict[str, int] = {}
         self.steps: list[tuple[str, list[list[tuple[str, int]]]]] = []
-        self._in_flight: list[ScheduledStep] = []
+        self._in_flight: list[JointStep] = []
 
     def add(self, name: str, length: int = 8, max_tokens: int = 4, *, salt: int = 0, **options: Any) -> int:
         """Returns the request's group."""
@@ -40,9 +40,9 @@ class Driver:
         prompt = [100 + salt] * length
         self.scheduler.add(Request.of(GenerationRequest(name, prompt, params, (), 0.0, RequestOptions(**options))))
         self.tokens[name] = []
-        found = self.scheduler.find(name)
-        assert found is not None
-        return found[0]
+        rank = self.scheduler.rank_of(name)
+        assert rank is not None
+        return rank
 
     def step(self) -> None:
         step = self.scheduler.schedule()
@@ -63,8 +63,9 @@ class Driver:
             self.step()
         raise AssertionError("stalled")
 
-    def _read(self, step: ScheduledStep) -> None:
-        self.scheduler.turns.note(step, 0.01, self.scheduler.buckets)
+    def _read(self, step: JointStep) -> None:
+        if self.scheduler.share.num_background:
+            self.scheduler.share.note(step, 0.01, self.scheduler.buckets)
         read = [sampled_rows([[7] * num_read(row) for row in batch.rows if row.samples]) for _, batch in step.parts]
         for output in by_request(self.scheduler.process(step, read)):
             self.tokens[output.request_id] += output.token_ids
@@ -173,7 +174,8 @@ def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
     driver.tokens["moved"] = []
     while not request.slot:
         driver.step()
-    assert driver.scheduler.find("moved") == (1, request)
+    assert driver.scheduler.find("moved") is request
+    assert driver.scheduler.rank_of("moved") == 1
     request.given = dataclasses.replace(request.given, received=-1e12)
     for scheduler in driver.scheduler.schedulers:
         scheduler._deadlines._heap = [(0.0, name, late) for _, name, late in scheduler._deadlines._heap]

@@ -8,9 +8,9 @@ import pytest
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.scheduling.policy.deadlines import Deadlines
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
-from palladio.runtime.scheduling.policy.waiting_queue import Deadlines
-from palladio.runtime.scheduling.state.request import NOT_FINITE
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from tests.runtime.scheduling.scheduler_sim import STOP, Simulation, check, sampled_rows
 from tests.runtime.scheduling.simulated_model import EOS, expected_output
 
@@ -301,7 +301,7 @@ def test_what_is_not_finite_does_not_stay_in_the_cache() -> None:
     assert batch is not None
     assert sim.cache.stats().num_cached_tokens == 12
     read = sampled_rows([[1]], {0: batch.rows[0].request.output([1], NOT_FINITE)})
-    (output,) = sim.scheduler.process(batch, read)
+    (output,) = sim.scheduler.process(batch, [read])
     assert isinstance(output, TokenOutput)
     assert output.finish is NOT_FINITE
     assert output.times is not None

@@ -47,7 +47,7 @@ def serve(core: EngineCore) -> tuple[Collector, list[Any]]:
         if not core.has_work:
             break
         collector.step()
-        core.check_integrity()
+        core._scheduler.check_integrity()
         owners.append(pages(core))
         if step == 9:
             core.abort(["r2", "r13"])

@@ -16,14 +16,16 @@ DECODE = re.compile(  # as a parser of SGLang's lines reads them
 
 def logger_of_one_rank(**options):
     cache = SimpleNamespace(num_used_tokens=32, num_total_tokens=64)
-    retractor, limits = SimpleNamespace(take_retractions=list), SimpleNamespace(num_drafts=0)
+    retractor, limits = SimpleNamespace(retractions=[]), SimpleNamespace(num_drafts=0)
     rank = SimpleNamespace(cache=cache, retractor=retractor, running=[], limits=limits, drafts=DraftCounts())
     return StepLogger(SimpleNamespace(schedulers=[rank]), 1, **options)
 
 
 def decode(logger):
-    batch = SimpleNamespace(kind="decode", chunks=[], num_rows=2, num_decodes=2, num_waiting=3, size=2, num_passes=1)
-    logger.after_dispatch(SimpleNamespace(planned=SimpleNamespace(parts=[(0, batch)]), bucket_size=4), [2])
+    batch = SimpleNamespace(
+        kind="decode", chunks=[], num_rows=2, num_decodes=2, num_tokens=2, num_waiting=3, size=2, num_passes=1
+    )
+    logger.after_dispatch(SimpleNamespace(planned=SimpleNamespace(parts=[(0, batch)]), bucket_size=4))
 
 
 @pytest.mark.parametrize("uses_cuda_graphs", [True, False])

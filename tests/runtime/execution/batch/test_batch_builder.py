@@ -20,8 +20,9 @@ from palladio.runtime.interface.outputs.outputs import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
-from palladio.runtime.scheduling.state.request import NOT_FINITE, Request, take_tokens
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens
+from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 
 STOP = 9
 
@@ -157,11 +158,10 @@ def test_a_step_of_the_same_rows_has_the_vectors_that_a_builder_makes_anew():
     larger = StepForm(ForwardLayout.decode(8, page_size=4), 8, marks_decodes=True, scores=False)
     running, keeping = RunningRequests(4, page_size=4), BatchBuilder(5)
     first, second, third = request("a", top_k=3), request("b", temperature=0.5), request("c", top_p=0.5)
-    rows, built = None, []
+    built = []
 
     def step(form: StepForm, updates: tuple[tuple[int, int, int], ...] = ()) -> None:
-        nonlocal rows
-        rows = DecodeRows.plan_tokens(running.columns, running.slots, rows, has_drafts=False)
+        rows = DecodeRows.plan_one_each(running, running.slots, has_drafts=False)
         planned = ScheduledBatch("decode", rows, [], list(updates), 0)
         fresh = BatchBuilder(5)
         for one in running:

@@ -12,7 +12,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.messages import EngineFailed, MemoryReport, Shutdown
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.transport import QueueInbox, run_engine
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 from tests.runtime.multihost.meeting import group
 from tests.runtime.tiny_engine import Collector, random_prompt
 

@@ -18,7 +18,7 @@ from palladio.runtime.execution.programs.programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
 from palladio.runtime.interface.request.pooling import Pooling
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 
 BUCKETS = Buckets.create(max_running=64, max_step_tokens=1024, growth=4)

@@ -16,7 +16,7 @@ from palladio.runtime.execution.state.device_state import SlotInputs
 from palladio.runtime.execution.state.proposer import KnownTokens, NgramProposer, Proposer
 from palladio.runtime.execution.steps.step_functions import unpack_forward
 from palladio.runtime.execution.steps.verification import propose_drafts, verify_drafts
-from palladio.runtime.scheduling.batch.scheduled_batch import PrefillBucket
+from palladio.runtime.scheduling.batch.buckets import PrefillBucket
 from tests.properties import examples
 
 SLOTS, COLUMNS, SIZE, VOCAB = 5, 4, 4, 50

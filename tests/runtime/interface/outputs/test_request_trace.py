@@ -21,9 +21,9 @@ from palladio.runtime.interface.outputs.outputs import (
 )
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
-from palladio.runtime.scheduling.policy.batch_share import QueueTime
+from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.policy.queue_time import QueueTime
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.tiny_engine import TinyEngine, random_prompt
 

@@ -10,7 +10,7 @@ from palladio.runtime.execution.batch.batch_builder import ForwardLayout
 from palladio.runtime.execution.steps.pooler import pool_step
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.pooling import Pooling
-from palladio.runtime.scheduling.batch.scheduled_batch import PrefillBucket
+from palladio.runtime.scheduling.batch.buckets import PrefillBucket
 
 D, SLOTS = 5, 6
 LAYOUT = ForwardLayout.prefill(PrefillBucket(16, 4), 4, (4,))

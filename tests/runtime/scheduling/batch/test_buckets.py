@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
+from palladio.runtime.scheduling.batch.buckets import Buckets
 
 
 @pytest.mark.parametrize("growth", [2, 4])

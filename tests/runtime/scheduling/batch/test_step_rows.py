@@ -7,8 +7,8 @@ from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.running import RunningRequests
 from tests.runtime.scheduling.scheduler_sim import page_groups
 
 PAGE = 4
@@ -24,16 +24,20 @@ def decoding(running: RunningRequests, name: str, num_pages: int) -> Request:
     return request
 
 
-def plan(running: RunningRequests, before: DecodeRows | None) -> DecodeRows:
-    return DecodeRows.plan_tokens(running.columns, running.slots, before, has_drafts=False)
+def plan(running: RunningRequests) -> DecodeRows:
+    return DecodeRows.plan_one_each(running, running.slots, has_drafts=False)
+
+
+def num_free(running: RunningRequests) -> list[int]:
+    """Tokens for which each has pages."""
+    return running.columns.room(running.slots).tolist()
 
 
 def test_rows_that_go_on_begin_one_token_later_and_are_to_be_read_once_more():
     running = RunningRequests(2, PAGE)
     requests = [decoding(running, "a", 9), decoding(running, "b", 9)]
-    rows = None
     for number in range(3):
-        rows = plan(running, rows)
+        rows = plan(running)
         assert (rows.starts.tolist(), rows.ends.tolist()) == ([3 + number] * 2, [4 + number] * 2)
     assert [request.num_unread for request in requests] == [3, 3]
 
@@ -41,9 +45,9 @@ def test_rows_that_go_on_begin_one_token_later_and_are_to_be_read_once_more():
 def test_what_a_row_samples_after_its_request_went_on_without_it_is_not_for_it():
     running = RunningRequests(1, PAGE)
     request = decoding(running, "a", 9)
-    first = plan(running, None)
+    first = plan(running)
     request.void()
-    second = plan(running, first)
+    second = plan(running)
     assert (first.row(0).is_void, second.row(0).is_void) == (True, False)
 
 
@@ -53,10 +57,10 @@ def test_rows_need_masks_as_long_as_a_grammar_goes_on():
     decoding(running, "a", 9)
     request = decoding(running, "b", 9)
     request.constraint = Constraint(None, None, (2,), allowed=(5,))
-    first = plan(running, None)
-    second = plan(running, first)
-    request.constraint = None
-    third = plan(running, second)
+    first = plan(running)
+    second = plan(running)
+    request.drop_constraint()
+    third = plan(running)
     assert [rows.is_constrained for rows in (first, second, third)] == [True, True, False]
     assert third.starts.tolist() == [5, 5]
 
@@ -66,34 +70,37 @@ def test_a_request_is_looked_at_when_its_pages_are_full_however_many_steps_had_r
     running = RunningRequests(2, PAGE)
     decoding(running, "a", 9)
     request = decoding(running, "b", num_pages)
-    rows = None
-    for _ in range(num_pages * PAGE - 3):
-        assert running.columns.unfree(running.slots) is None
-        rows = plan(running, rows)
-    found = running.columns.unfree(running.slots)
-    assert found is not None
-    assert found.tolist() == [False, True]
+    for step in range(num_pages * PAGE - 3):
+        assert num_free(running) == [9 * PAGE - 3 - step, num_pages * PAGE - 3 - step]
+        plan(running)
+    assert num_free(running)[1] == 0
     request.pages.append(10)
     request.note_pages()
-    assert running.columns.unfree(running.slots) is None
+    assert num_free(running)[1] == PAGE
 
 
 def test_a_request_that_gives_up_pages_is_looked_at_before_the_steps_that_it_had_room_for():
     running = RunningRequests(1, PAGE)
     request = decoding(running, "a", 9)
-    assert running.columns.unfree(running.slots) is None
-    assert running.columns.are_roomy(running.slots)
+    plan(running)
+    assert num_free(running) == [9 * PAGE - 4]
     request.pages = []
     request.note_pages()
-    assert np.array_equal(running.columns.unfree(running.slots), [True])
+    assert num_free(running)[0] < 0
+
+
+def test_tokens_that_a_request_may_have_take_room():
+    running = RunningRequests(1, PAGE)
+    decoding(running, "a", 2)
+    DecodeRows.plan(running.columns, running.slots, np.array([4]), np.array([3]))
+    assert num_free(running) == [2 * PAGE - 3 - 4]
 
 
 def test_steps_of_several_tokens_use_up_the_room_of_as_many():
     running = RunningRequests(1, PAGE)
     decoding(running, "a", 2)
-    assert running.columns.unfree(running.slots) is None
     DecodeRows.plan(running.columns, running.slots, np.array([5]))
-    assert np.array_equal(running.columns.unfree(running.slots), [True])
+    assert num_free(running) == [0]
 
 
 def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_complete():
@@ -107,8 +114,7 @@ def test_who_has_reached_its_room_goes_on_with_a_page_unless_it_prefills_or_is_c
     prefills.prefill_end = 8
     prefills.note_pages()
     columns, slots = running.columns, running.slots
-    unfree = columns.unfree(slots)
-    assert unfree is not None
+    unfree = columns.room(slots) <= 0
     assert unfree.tolist() == [False, True, True, True]
     ready, growing = columns.growing(slots[unfree])
     assert (ready.tolist(), growing.tolist()) == ([True, False, False], [full.slot])

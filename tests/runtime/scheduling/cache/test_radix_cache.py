@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
 
 
 def keys_of(text: str) -> list[PageKey]:
@@ -221,7 +221,7 @@ def test_namespaces_leave_nothing_behind() -> None:
         cache.evict(2)
     assert len(cache._roots) == 0, "they go at once, not with the next garbage collection"
     assert not cache._filled_roots
-    assert len(cache._heap) < 200
+    assert cache._leaves.num_entries < 200
 
 
 def test_a_root_that_is_held_stays_the_root_of_its_namespace() -> None:
@@ -273,6 +273,6 @@ def test_stale_heap_entries_do_not_pile_up() -> None:
         node, _ = cache.match(keys_of(text), None)
         cache.lock(node)
         cache.unlock(node)
-    assert len(cache._heap) <= 100
+    assert cache._leaves.num_entries <= 100
     cache.check_integrity([])
     assert cache.evict(10) == list(range(10))

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.state.window_pages import SnapshotSlots
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.page_groups import SnapshotSlots
+from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.runtime.scheduling.scheduler_sim import Simulation, check
 from tests.runtime.scheduling.simulated_model import expected_output
 

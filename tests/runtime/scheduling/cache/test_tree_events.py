@@ -8,8 +8,9 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from palladio.runtime.interface.outputs.event_counts import EventCounts
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.tree_events import AllBlocksCleared, BlockStored, Event, TreeEvents
+from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.properties import examples
 from tests.runtime.kv_consumer import Consumer
 from tests.runtime.scheduling.cache.test_radix_cache_model import RadixCacheMachine

@@ -6,10 +6,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.watch.observers import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch
+from palladio.runtime.scheduling.batch.buckets import Buckets
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import Simulation
@@ -145,16 +145,39 @@ def test_others_pay_no_more_than_was_said(slowdown: float) -> None:
 
 def test_what_others_paid_before_does_not_count() -> None:
     share = BatchShare(0.2)
-    buckets = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
     sim = Simulation(num_pages=60)
     sim.add("a", PROMPT, 50, ignore_eos=True)
     for _ in range(10):
         sim.step()
+    share.count(1, background=False)
+    share.count(1, background=True)
     for batch in sim.batches:
-        share.note(batch, 1.0, buckets, is_shared=True)
-    assert share.may_take_turn()
-    share.rest()
-    assert not share.may_take_turn()
+        share.note(batch, 1.0, BUCKETS)
+    assert share.order(0) == ("background", "foreground")
+    for background in (True, False):
+        share.count(-1, background=background)
+        share.order(0)
+        share.count(1, background=background)
+        assert share.order(0) == ("foreground", "background")
+        for batch in sim.batches:
+            share.note(batch, 1.0, BUCKETS)
+        assert share.order(0) == ("background", "foreground")
+
+
+def test_others_pay_nothing_before_there_are_background_requests() -> None:
+    """However long they have run."""
+    sim = Simulation(num_pages=600)
+    sim.seconds_of = lambda batch: 0.01 if num_background(batch) else 1.0
+    sim.add("a", PROMPT, 300, ignore_eos=True)
+    for _ in range(100):
+        sim.step()
+    add_background(sim, 3, max_tokens=300)
+    begin = len(sim.batches)
+    for _ in range(40):
+        sim.step()
+    own = [batch for batch in sim.batches[begin:] if num_background(batch) < len(batch.rows)]
+    assert len(own) > 3
+    assert own[0] is sim.batches[begin]
 
 
 def test_prefill_steps_that_take_long_become_smaller() -> None:
@@ -179,35 +202,49 @@ def test_they_do_not_fill_the_queue_of_others() -> None:
     sim.run()
 
 
-def test_clock_counts_each_step_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+BUCKETS = Buckets.create(max_running=4, max_step_tokens=16, growth=2)
+
+
+def test_each_step_lasts_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, share, step, seconds = [0.0], BatchShare(0.0), background_step(), []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepTimer()
-    times = []
-    for moment, event in ((1.0, "dispatch"), (2.0, "dispatch"), (5.0, "read"), (6.5, "read"), (9.0, "dispatch")):
-        now[0] = moment
-        if event == "dispatch":
-            clock.dispatched()
-        else:
-            times.append(clock.read())
-    now[0] = 9.25
-    assert [*times, clock.read()] == [4.0, 1.5, 0.25]
+    monkeypatch.setattr(share, "note", lambda step, lasted, buckets: seconds.append(lasted))
+    share.count(1, background=True)
+    for dispatched, read in ((0.5, 1.5), (1.0, 2.0), (2.0, 5.0), (2.5, 6.5), (9.0, 9.25)):
+        now[0] = read
+        share.measure(step, dispatched, BUCKETS)
+    assert seconds == [0.5, 3.0, 1.5, 0.25], "of the first one, when it began to run is not known"
+    for background_comes in (-1, 1):
+        share.count(background_comes, background=True)
+    now[0] = 20.0
+    share.measure(step, 10.0, BUCKETS)
+    assert len(seconds) == 4
 
 
 def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [10.0]
+    now, share, step = [10.0], BatchShare(0.0), background_step()
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = StepTimer()
-    clock.dispatched()
-    assert clock.spare(1.0) == pytest.approx(0.8)
+    share.note(step, 1.0, BUCKETS)
+    assert share.spare_seconds(step, 10.0, BUCKETS) == 0.0, "no step may wait"
+    share.count(1, background=True)
+    assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.8)
     now[0] = 10.5
-    assert clock.spare(1.0) == pytest.approx(0.3)
-    clock.dispatched()
+    assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.3)
     now[0] = 11.0
-    clock.read()  # the second one begins now
-    assert clock.spare(1.0) == pytest.approx(0.8)
+    share.measure(step, 10.0, BUCKETS)  # the next one, which was dispatched at 10.5, begins now
+    assert share.spare_seconds(step, 10.5, BUCKETS) == pytest.approx(0.8)
     now[0] = 12.0
-    assert clock.spare(1.0) == 0.0
+    assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0
+    now[0] = 11.0
+    share.count(1, background=False)
+    assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0, "others do not wait"
+
+
+def background_step() -> ScheduledBatch:
+    sim = Simulation()
+    add_background(sim, 1)
+    sim.step()
+    return sim.batches[0]
 
 
 @hypothesis.given(

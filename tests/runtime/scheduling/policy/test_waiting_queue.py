@@ -6,8 +6,9 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.policy.waiting_queue import FAIR_TURN, WINDOW, PolicyQueue
+from palladio.runtime.scheduling.state.radix_node import page_keys
 from palladio.runtime.scheduling.state.request import Request
 from tests.properties import examples
 

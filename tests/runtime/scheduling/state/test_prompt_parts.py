@@ -8,8 +8,8 @@ import pytest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media, PromptPart, join_parts, text_ids
-from palladio.runtime.scheduling.cache.radix_cache import page_keys
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
+from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.scheduling.simulated_model import expected_output
 
@@ -108,7 +108,7 @@ def test_background_requests_may_have_long_parts() -> None:
     sim = Simulation(num_pages=60, max_step_tokens=32, seconds_of=lambda batch: 10.0)
     background = RequestOptions(background=True)
     run(sim, "text", list(range(60)), options=background)
-    assert sim.scheduler.turns.share.max_prefill_tokens(sim.buckets) == 16
+    assert sim.scheduler.share.max_prefill_tokens(sim.buckets) == 16
     run(sim, "x", [1] * 3, medium(30, is_whole=True), [2] * 9, options=background)
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from palladio.runtime.interface.request.generation_request import RequestOptions
-from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
-from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
-from palladio.runtime.scheduling.state.window_pages import WindowGroup, WindowPage
+from palladio.runtime.scheduling.cache.radix_cache import RadixCache
+from palladio.runtime.scheduling.state.page_groups import WindowGroup
+from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys
+from palladio.runtime.scheduling.state.window_pages import WindowPage
 from tests.runtime.scheduling.scheduler_sim import Simulation, check, page_groups
 from tests.runtime.scheduling.simulated_model import expected_output
 

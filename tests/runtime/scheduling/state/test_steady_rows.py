@@ -1,4 +1,4 @@
-"""Steps of the same rows: columns have them when somebody looks, and until then nothing is another than it would be."""
+"""Steps of the same requests, a token each: planned and read without a look at any of them, and yet as all others."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import pytest
 from palladio.runtime.interface.outputs.outputs import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
-from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.state.request import Request
-from palladio.runtime.scheduling.state.slot_columns import SlotColumns
+from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
+from tests.counted_calls import counted_calls
 from tests.runtime.scheduling.scheduler_sim import Simulation
 
 NEVER = 10**6  # steps
@@ -28,11 +28,14 @@ def run(num_pages: int, check_interval: int, lag: int, *, mixes: bool) -> Simula
 @pytest.mark.parametrize(
     ("num_pages", "lag", "mixes"), [(60, 0, False), (60, 1, True), (400, 1, False), (400, 2, True)]
 )
-def test_steps_are_the_same_whether_somebody_looks_at_each_of_them_or_at_none(num_pages: int, lag: int, mixes: bool):
-    often, never = (run(num_pages, interval, lag, mixes=mixes) for interval in (1, NEVER))
-    assert never.outputs == often.outputs
-    assert [batch.decodes.ends.tolist() for batch in never.batches] == [b.decodes.ends.tolist() for b in often.batches]
-    never.scheduler.check_integrity()
+def test_steps_are_the_same_whether_python_looks_at_each_token_or_at_none(
+    num_pages: int, lag: int, mixes: bool, monkeypatch: pytest.MonkeyPatch
+):
+    short = run(num_pages, 1, lag, mixes=mixes)
+    monkeypatch.setattr(SteadyRows, "take", lambda *_: False)
+    long = run(num_pages, 1, lag, mixes=mixes)
+    assert short.outputs == long.outputs
+    assert [batch.decodes.ends.tolist() for batch in short.batches] == [b.decodes.ends.tolist() for b in long.batches]
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -56,40 +59,32 @@ def test_rows_of_some_of_the_requests_are_read_between_steps_of_all():
         running.add(request)
         request.decode_mark = DecodeSteps()
         request.note_taken()
-    columns, slots, one, rows = running.columns, running.slots, running.slots[:1].copy(), None
+    one, rows = running.slots[:1].copy(), None
     for token in (5, 6, 7):
         for _ in range(3):
-            rows = DecodeRows.plan_tokens(columns, slots, rows, has_drafts=False)
-        columns.take_tokens(one, np.array([[token]], np.int32), None, ())
+            rows = DecodeRows.plan_one_each(running, running.slots, has_drafts=False)
+        running.columns.take_tokens(one, np.array([[token]], np.int32), None, ())
     assert [(request.num_computed, request.num_unread) for request in running] == [(9, 6), (9, 9)]
     assert [request.token_ids for request in running] == [[1, 2, 5, 6, 7], [1, 2]]
     assert rows is not None
     assert rows.starts.tolist() == [8, 8]
 
 
-def test_nobody_looks_at_the_columns_of_rows_that_go_on_from_step_to_step(monkeypatch: pytest.MonkeyPatch):
-    """As long as nobody needs a page, what a step costs is the same however many rows it has."""
-    sim = Simulation(num_pages=100, max_running=4, check_interval=NEVER, page_size=32)
-    for name in "abcd":
-        sim.add(name, [3, 4], 90, ignore_eos=True)
-    for _ in range(10):
-        sim.step()
-    looks: list[str] = []
-
-    def watch(name: str) -> None:
-        column = getattr(SlotColumns, name).fget
-
-        def look(columns: SlotColumns) -> object:
-            looks.append(name)
-            return column(columns)
-
-        monkeypatch.setattr(SlotColumns, name, property(look))
-
-    for name in ("computed", "unread", "known", "recent"):
-        watch(name)
-    for _ in range(15):
-        sim.scheduler.process(*_planned(sim))
-    assert not looks
+def test_a_step_of_many_requests_makes_as_many_calls_as_one_of_few():
+    """As long as none of them needs a page, or ends."""
+    counts = []
+    for num_requests in (2, 64):
+        sim = Simulation(num_pages=200, max_running=64, check_interval=NEVER, page_size=64, max_step_tokens=128)
+        for number in range(num_requests):
+            sim.add(str(number), [3, 4], 60, ignore_eos=True)
+        for _ in range(10):
+            sim.step()
+        steps = [_planned(sim) for _ in range(8)]
+        counts.append(counted_calls(lambda steps=steps, sim=sim: [sim.scheduler.process(*step) for step in steps]))
+        counts.append(counted_calls(lambda sim=sim: [sim.scheduler.schedule() for _ in range(8)]))
+    assert counts[:2] == counts[2:]
+    assert counts[0] < 8 * 30
+    assert counts[1] < 8 * 80
 
 
 def _planned(sim: Simulation):
@@ -98,7 +93,7 @@ def _planned(sim: Simulation):
     assert batch is not None
     sim.in_flight.append((batch, [[5]] * batch.num_rows))
     oldest, tokens = sim.in_flight.popleft()
-    return oldest, sim._read(oldest, tokens)
+    return oldest, [sim._read(oldest, tokens)]
 
 
 @pytest.mark.parametrize(("num_cached", "at_once"), [(45, 4), (20, 1)])
