@@ -12,7 +12,6 @@ from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.routes_batches import batches_router
-from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
@@ -30,6 +29,7 @@ from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
+from palladio.http.routes.routes_chat import CHAT, stored_router
 from palladio.http.routes.routes_classify import CLASSIFY, NATIVE_CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_dashboard import dashboard_router

@@ -109,7 +109,7 @@ class LineRunner:
         except Exception as error:
             if is_of_disk(error):
                 raise  # the batch waits until the disk is well again
-            return refused(line, any_error(error, call.names, f"line {request_id}"), request_id)
+            return refused(line, any_error(error, f"line {request_id}"), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))
 
 

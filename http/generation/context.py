@@ -18,7 +18,7 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.wire.errors import NoteWarning
+from palladio.http.wire.field_warnings import NoteWarning, Warnings
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import (
@@ -200,8 +200,13 @@ class Context:
 
     @functools.cached_property
     def note_warning(self) -> NoteWarning | None:
-        """Is told of a request's fields that have no effect; None: they are refused (--unknown-fields)."""
+        """Counts a request's field that has no effect; None: such fields are refused (--unknown-fields)."""
         return self.observer.note_warning if self.config.unknown_fields == "warn" else None
+
+    @property
+    def no_warnings(self) -> Warnings:
+        """Those of a request of which nothing has been read."""
+        return Warnings(are_errors=self.note_warning is None)
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:

@@ -17,8 +17,9 @@ from palladio.http.generation.sample_limits import check_samples, stop_patterns
 from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.security.callers import Caller
-from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.body import JsonBody, describe_body, parse_noting, until_disconnect
+from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.field_warnings import NONE_PASS, Warnings
 from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.requests.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings
@@ -45,6 +46,7 @@ class OutputStream:
         origin: where the request comes from; None: nobody is told of it.
 
     Attributes:
+        names: what the client calls the engine's fields: `start` and `feed` raise errors in its names.
         first: the output that `start` waited for; None if there is none at all.
         rest: the outputs after it; whoever takes one tells `observe`.
             (Two attributes, not one iterator: a layer less for each token.)
@@ -58,7 +60,9 @@ class OutputStream:
         *,
         name: str | None = None,
         origin: Origin | None = None,
+        names: FieldMap = AS_SENT,
     ) -> None:
+        self.names = names
         self._context = context
         self._origin = origin
         self._record: RequestRecord | None = None
@@ -72,7 +76,7 @@ class OutputStream:
 
     def renewed(self) -> "OutputStream":
         """The same, not yet started."""
-        return OutputStream(self._context, self._requests, name=self._name, origin=self._origin)
+        return OutputStream(self._context, self._requests, name=self._name, origin=self._origin, names=self.names)
 
     @property
     def n(self) -> int:
@@ -90,6 +94,10 @@ class OutputStream:
 
     async def start(self) -> Self:
         """Waits for the first output, so that an error found before it still gets its HTTP status."""
+        with self.names.renaming():
+            return await self._start()
+
+    async def _start(self) -> Self:
         check_samples(self._requests)
         if patterns := stop_patterns(self._requests):
             await run_encoding(lambda: [*map(read_pattern, patterns)], _PATTERN_COST * sum(map(len, patterns)))
@@ -110,13 +118,14 @@ class OutputStream:
         Raises:
             PalladioError: the engine gave a request up, or `write` does.
         """
-        async with await self.start():
-            if self.first is not None:
-                write(self.first)
-            async for output in self.rest:
-                self.observe(output)
-                check_abort(output)
-                write(output)
+        with self.names.renaming():
+            async with await self._start():
+                if self.first is not None:
+                    write(self.first)
+                async for output in self.rest:
+                    self.observe(output)
+                    check_abort(output)
+                    write(output)
 
     def divert(self, sink: Sink) -> None:
         """See EngineClient.divert; outputs of several prompts go to the reader."""
@@ -219,7 +228,7 @@ class Call:
     receive: messages of the client, whose body has been read; None: there is nobody who could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
     timeout: seconds that it has where its body does not say; None: as the server's flags have it.
-    names: what the client calls the fields of its request, for errors.
+    warnings: of its body.
     """
 
     request_id: str
@@ -230,15 +239,16 @@ class Call:
     receive: Receive | None = None
     is_background: bool = False
     timeout: float | None = None
-    names: RequestNames = dataclasses.field(default_factory=RequestNames)
+    warnings: Warnings = NONE_PASS
 
     @classmethod
-    def of(cls, request: Request) -> Self:
+    def of(cls, request: Request, warnings: Warnings = NONE_PASS) -> Self:
+        """Args: warnings: of the request's body."""
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
         state = request.state
-        names = RequestNames.of(request.scope)
         return cls(
-            state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive, names=names
+            *(state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive),
+            warnings=warnings,
         )
 
     def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
@@ -283,16 +293,17 @@ class Endpoint(Generic[B]):
 
     async def run(self, context: Context, call: Call, body: object) -> Response:
         """Args: body: decoded JSON. Raises PalladioError and HttpError as the route does."""
-        call.names.allow_warnings(context.note_warning)
-        return await self.answer(context, call, self.model.parse(body, call.names))
+        parsed, warnings = parse_noting(self.model, body, context.note_warning)
+        return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
 
     def add_to(self, router: APIRouter, context: Context, *, by_put: bool = False) -> None:
         """Adds the route. Args: by_put: the method is PUT, of which the schema does not tell."""
 
-        read = JsonBody(self.model, context.note_warning)
+        reader = JsonBody(self.model, context.note_warning)
 
         async def route(request: Request) -> Response:
-            return await self.answer(context, Call.of(request), await read(request))
+            body, warnings = await reader.read(request)
+            return await self.answer(context, Call.of(request, warnings), body)
 
         class DirectRoute(APIRoute):
             """Without FastAPI's own reading of requests, which has nothing to do here and takes a tenth of a start."""

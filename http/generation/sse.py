@@ -14,7 +14,8 @@ from palladio.http.generation.generation import OutputStream, Usage, check_abort
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.security.connection import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
-from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
+from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
+from palladio.http.wire.field_warnings import Warnings
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
@@ -78,10 +79,9 @@ class WarnedEvents:
         return first + field + end + others
 
 
-def with_warnings(writer: EventWriter, names: RequestNames) -> EventWriter:
-    """Args: names: of the request; most have no warnings."""
-    warnings = names.warnings()
-    return WarnedEvents(writer, warnings) if warnings else writer
+def with_warnings(writer: EventWriter, warnings: Warnings) -> EventWriter:
+    """Adds the request's warnings, if there are any."""
+    return WarnedEvents(writer, warnings.fields()) if warnings.entries else writer
 
 
 async def _nothing() -> None:
@@ -108,11 +108,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stream:
             try:
-                await until_disconnect(receive, self._run(send, scope["state"], RequestNames.of(scope)))
+                await until_disconnect(receive, self._run(send, scope["state"]))
             except HttpError:
                 return  # the client is gone
 
-    async def _run(self, send_head: Send, state: Mapping[str, Any], names: RequestNames) -> None:
+    async def _run(self, send_head: Send, state: Mapping[str, Any]) -> None:
         """Args: state: of the scope. Its `send` goes past the layers that only look at a response's head; its `pipe`,
         where the server has one, past ASGI as well."""
         send: Send = state["send"]
@@ -124,7 +124,7 @@ class EventStream(Response):
             last = self._writer.close()
         except (PalladioError, HttpError) as exc:
             self._stream.end_record(exc)
-            last = self._writer.fail(error_body(exc, names))
+            last = self._writer.fail(error_body(exc, self._stream.names))
         except Exception as exc:  # the status has gone out: this is the request's border
             self._stream.end_record(exc)
             error_id = uuid.uuid4().hex

@@ -16,6 +16,7 @@ from palladio.http.ollama.ollama_lines import OllamaLines, head
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_warnings import WarningList, Warnings
 
 VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
 LATEST = ":latest"  # the tag that names without one have
@@ -23,47 +24,43 @@ LATEST = ":latest"  # the tag that names without one have
 
 def ollama_router(context: Context) -> APIRouter:
     router = APIRouter()
+    chat_reader = JsonBody(OllamaChatRequest, context.note_warning, of_any_type=True)
+    prompt_reader = JsonBody(OllamaGenerateRequest, context.note_warning, of_any_type=True)
 
     @router.post("/api/chat", openapi_extra=describe_body(OllamaChatRequest), response_model=None)
-    async def chat(
-        request: Request,
-        body: Annotated[
-            OllamaChatRequest, Depends(JsonBody(OllamaChatRequest, context.note_warning, of_any_type=True))
-        ],
-    ) -> Response:
+    async def chat(request: Request) -> Response:
+        body, before = await chat_reader.read(request)
         if not body.messages:
             return _load(context, body)
         model = served_name(context, body.model)
-        call = Call.of(request)
+        warnings = WarningList(before)
         translated = await run_encoding(
-            lambda: OllamaChat(body, model, call.names), entries_size(body.messages, body.tools)
+            lambda: OllamaChat(body, model, warnings), entries_size(body.messages, body.tools)
         )
-        return await _answer(context, call, body, translated)
+        return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
     @router.post("/api/generate", openapi_extra=describe_body(OllamaGenerateRequest), response_model=None)
-    async def generate(
-        request: Request,
-        body: Annotated[
-            OllamaGenerateRequest, Depends(JsonBody(OllamaGenerateRequest, context.note_warning, of_any_type=True))
-        ],
-    ) -> Response:
+    async def generate(request: Request) -> Response:
+        body, before = await prompt_reader.read(request)
         prompt = body.prompt
         if not prompt:
             return _load(context, body)
         context.require_generation()
         ids = await run_encoding(lambda: context.encoder.encode(prompt), len(prompt)) if body.raw else None
-        call, model = Call.of(request), served_name(context, body.model)
-        return await _answer(context, call, body, OllamaChat(body, model, call.names, ids))
+        model, warnings = served_name(context, body.model), WarningList(before)
+        translated = OllamaChat(body, model, warnings, ids)
+        return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
     _add_models(router, context)
     return router
 
 
-async def _answer(context: Context, call: Call, body: OllamaFields, translated: OllamaChat) -> Response:
-    call.names.add(translated.names)
-    run = await ChatRun.prepare(context, call, translated.chat, lowers_length=True)
-    is_chat, warnings = isinstance(body, OllamaChatRequest), call.names.warnings()
-    lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=warnings)
+async def _answer(
+    context: Context, call: Call, body: OllamaFields, translated: OllamaChat, warnings: Warnings
+) -> Response:
+    run = await ChatRun.prepare(context, call, translated.chat, translated.names, warnings, lowers_length=True)
+    is_chat = isinstance(body, OllamaChatRequest)
+    lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=run.warnings.fields())
     if body.stream is not False:
         return EventStream(await run.start(), lines, media_type="application/x-ndjson")
     await run.feed(lines.write)

@@ -30,7 +30,7 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.interface.request.foreign_fields import find_misspelt
 from palladio.runtime.text.templates.template_check import check_template
@@ -263,11 +263,11 @@ class ChatTemplate:
         """The names that the template reads, its own ones included. See `source`."""
         return self._read(self.source(tokenizer, tools=tools) or "").variables
 
-    def read_kwargs(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any], names: RequestNames) -> dict[str, Any]:
+    def read_kwargs(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any], warnings: WarningList) -> dict[str, Any]:
         """Those of a request's chat_template_kwargs that the template reads, or must refuse.
 
         Args:
-            names: of the request's fields, which are warned of the others.
+            warnings: gets one of each of the others.
 
         Raises:
             InvalidRequestError: one is not read, and may not pass or is misspelt.
@@ -281,7 +281,7 @@ class ChatTemplate:
             error = _unread(facts, name)
             if find_misspelt(name, facts.variables.difference(facts.own, _HELPERS) | TOGGLES, ()) is not None:
                 raise error
-            names.warn(error)
+            warnings.warn(error)
         return {name: value for name, value in kwargs.items() if name in known}
 
     def reads_tools(self, tokenizer: Tokenizer) -> bool:

@@ -23,7 +23,8 @@ from palladio.http.generation.prompts import check_num_samples, encode_prompts, 
 from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
-from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
@@ -41,6 +42,8 @@ class CompletionInput:
         prompts: as they were given. prompt_ids: as token ids.
         params: of each of them.
         truncation: what became of long ones.
+        names: what the client calls the engine's fields.
+        warnings: of the whole request.
     """
 
     name: str
@@ -49,6 +52,8 @@ class CompletionInput:
     prompt_ids: list[list[int]]
     params: SamplingParams
     truncation: Truncation | None
+    names: FieldMap
+    warnings: Warnings
 
 
 async def read_completion(context: Context, call: Call, body: CompletionRequest) -> CompletionInput:
@@ -56,18 +61,20 @@ async def read_completion(context: Context, call: Call, body: CompletionRequest)
     Raises:
         InvalidRequestError: a field is wrong, or has no effect with this model.
     """
-    received = time.time()
-    grammar, grammar_field = structured_output(body, call.names)
-    call.names.add(FieldNames(paths={"grammar": grammar_field}))
-    params, options = _params(body, context, grammar), call.options(body)
-    name = request_name(body, call.request_id)
-    prompts = split_prompts(body.prompt, "prompt")
-    check_num_samples(len(prompts), len(prompts) * params.n)
-    length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
-    truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
-    prompt_ids = await encode_prompts(
-        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
-    )
+    received, warnings = time.time(), WarningList(call.warnings)
+    grammar, grammar_field = structured_output(body, warnings)
+    names = FieldMap(paths={"grammar": grammar_field})
+    with names.renaming():
+        params, options = _params(body, context, grammar), call.options(body)
+        name = request_name(body, call.request_id)
+        prompts = split_prompts(body.prompt, "prompt")
+        check_num_samples(len(prompts), len(prompts) * params.n)
+        length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
+        truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
+        prompt_ids = await encode_prompts(
+            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+        )
+    warnings.found.note_since(call.warnings, context.note_warning)
     requests = [
         GenerationRequest(
             *(request_id, ids, params),
@@ -79,7 +86,7 @@ async def read_completion(context: Context, call: Call, body: CompletionRequest)
         )
         for position, (request_id, ids) in enumerate(zip(numbered_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
-    return CompletionInput(name, requests, prompts, prompt_ids, params, truncation)
+    return CompletionInput(name, requests, prompts, prompt_ids, params, truncation, names, warnings.found)
 
 
 async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
@@ -95,7 +102,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     read = await read_completion(context, call, body)
     name, requests, params, prompt_ids = read.name, read.requests, read.params, read.prompt_ids
     echoes = await _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
-    stream = OutputStream(context, requests, name=name, origin=origin)
+    stream = OutputStream(context, requests, name=name, origin=origin, names=read.names)
     head = {
         "id": name,
         "object": "text_completion",
@@ -107,12 +114,12 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
-        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), call.names))
+        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), read.warnings))
     outputs, usage = await call.wait(collect(stream))
 
     def write() -> Response:
         answers = [_answer(context, body, read, outputs, output, echoes) for output in outputs]
-        answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
+        answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | read.warnings.fields()
         if body.return_timings:
             answer["timings"] = usage.timings()
         return Response(orjson.dumps(answer), media_type="application/json")

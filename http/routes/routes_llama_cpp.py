@@ -52,8 +52,10 @@ async def _apply_template(context: Context, call: Call, body: ChatRequest) -> Re
     context.model_name(body.model)
     if body.input_ids is not None:
         raise InvalidRequestError("input_ids are a prompt already: give messages", param="input_ids")
-    _, plan = await translate(context, body, call.names, is_counted=True)
-    return Response(orjson.dumps({"prompt": plan.end.text} | call.names.warnings()), media_type="application/json")
+    chat = await translate(context, body, call.warnings, is_counted=True)
+    chat.warnings.note_since(call.warnings, context.note_warning)
+    content = {"prompt": chat.plan.end.text} | chat.warnings.fields()
+    return Response(orjson.dumps(content), media_type="application/json")
 
 
 APPLY_TEMPLATE = Endpoint("/apply-template", ChatRequest, _apply_template)

@@ -32,13 +32,15 @@ async def _render_chat(context: Context, call: Call, body: RenderChatRequest) ->
     context.require_generation()
     model = context.model_name(body.model)
     name, options = request_name(body, call.request_id), call.options(body)
-    request, plan = await translate(context, body, call.names, name, options)
-    text = plan.end.text if body.input_ids is None else None
-    return _json(
-        _rendered(context, request, model, body)
-        | {"token_offsets": await _offsets(context, body, request, text, is_framed=bool(body.add_special_tokens))}
-        | call.names.warnings()
-    )
+    chat = await translate(context, body, call.warnings, request_id=name, options=options)
+    chat.warnings.note_since(call.warnings, context.note_warning)
+    request, text = chat.request, chat.plan.end.text if body.input_ids is None else None
+    with chat.names.renaming():
+        return _json(
+            _rendered(context, request, model, body)
+            | {"token_offsets": await _offsets(context, body, request, text, is_framed=bool(body.add_special_tokens))}
+            | chat.warnings.fields()
+        )
 
 
 async def _render_completion(context: Context, call: Call, body: RenderCompletionRequest) -> Response:
@@ -46,13 +48,14 @@ async def _render_completion(context: Context, call: Call, body: RenderCompletio
     model = context.model_name(body.model)
     read = await read_completion(context, call, body)
     is_framed = body.add_special_tokens is not False
-    return _json(
-        [
-            _rendered(context, request, model, body)
-            | {"token_offsets": await _offsets(context, body, request, prompt, is_framed=is_framed)}
-            for request, prompt in zip(read.requests, read.prompts, strict=True)
-        ]
-    )
+    with read.names.renaming():
+        return _json(
+            [
+                _rendered(context, request, model, body)
+                | {"token_offsets": await _offsets(context, body, request, prompt, is_framed=is_framed)}
+                for request, prompt in zip(read.requests, read.prompts, strict=True)
+            ]
+        )
 
 
 async def _offsets(

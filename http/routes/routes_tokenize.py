@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
 from palladio.http.chat.chat_run import warn_of_generic
 from palladio.http.chat.reasoning_plan import ReasoningPlan
@@ -13,7 +13,8 @@ from palladio.http.generation.prompts import check_num_prompts, encode_prompts, 
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import FieldNames, RequestNames
+from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -32,17 +33,15 @@ def tokenize_router(context: Context) -> APIRouter:
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
-    async def tokenize(
-        request: Request, body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]
-    ) -> Response:
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> Response:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
         context.model_name(body.model)
-        names = RequestNames.of(request.scope)
-        names.allow_warnings(context.note_warning)
-        if body.messages is not None:
-            names.add(FieldNames(paths={"prompt": "messages"}))
-        batch = await _tokenize(context, body, names)
+        names = AS_SENT if body.messages is None else FieldMap(paths={"prompt": "messages"})
+        warnings = WarningList(context.no_warnings, names)
+        with names.renaming():
+            batch = await _tokenize(context, body, warnings)
+        warnings.found.note_since(context.no_warnings, context.note_warning)
         single = not isinstance(body.prompt, list)
         tokenizer, max_model_len = context.tokenizer, context.max_model_len
 
@@ -55,7 +54,7 @@ def tokenize_router(context: Context) -> APIRouter:
             if body.return_token_strs:
                 texts = [[token_name(tokenizer, token_id) for token_id in ids] for ids in batch]
                 fields["token_strs"] = texts[0] if single else texts
-            return _json(fields | names.warnings())
+            return _json(fields | warnings.found.fields())
 
         return await run_encoding(answer, sum(map(len, batch)))
 
@@ -94,7 +93,7 @@ def _json(content: Any) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames) -> list[list[int]]:
+async def _tokenize(context: Context, body: TokenizeRequest, warnings: WarningList) -> list[list[int]]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
@@ -111,10 +110,10 @@ async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames
             lambda: ToolPlan.of(chat, tool_format, tokenizer, is_written=is_written), tools_size(chat)
         )
         if plan.is_generic:
-            warn_of_generic(names)
+            warn_of_generic(chat, warnings)
         template_tools = context.chat_template.tools_to_write(tokenizer, plan)
         variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
-        reasoning = ReasoningPlan.of(chat, context.reasoning, variables, names)
+        reasoning = ReasoningPlan.of(chat, context.reasoning, variables, warnings)
         prompt = await context.chat_template.encode(
             context.counting_encoder,
             body.messages,

@@ -13,7 +13,7 @@ from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids
 from palladio.http.generation.whole import collect
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
-from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -63,13 +63,13 @@ class PairScorer:
         if len(pairs) > MAX_PAIRS:
             message = f"{self.param} takes at most {MAX_PAIRS} texts, got {len(pairs)}"
             raise InvalidRequestError(message, param=self.param)
-        self.call.names.add(FieldNames(paths={"prompt": self.param}))
         spec = self.context.engine.info.embedding
-        if spec is None:
-            return await self._judge(pairs)
-        if self.instruction is not None and not (spec.classes is not None and spec.classes.judges):
+        if spec is not None and self.instruction is not None and not (spec.classes is not None and spec.classes.judges):
             raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
-        return await (self._embed(pairs, spec) if spec.classes is None else self._classify(pairs, spec))
+        with FieldMap(paths={"prompt": self.param}).renaming():
+            if spec is None:
+                return await self._judge(pairs)
+            return await (self._embed(pairs, spec) if spec.classes is None else self._classify(pairs, spec))
 
     async def _classify(self, pairs: Sequence[tuple[str, str]], spec: EmbeddingSpec) -> Scored:
         classes = spec.classes
@@ -202,9 +202,16 @@ def embedding_requests(
 
 
 async def run_requests(
-    context: Context, call: Call, body: ClassFields, requests: Sequence[GenerationRequest]
+    context: Context,
+    call: Call,
+    body: ClassFields,
+    requests: Sequence[GenerationRequest],
+    names: FieldMap = AS_SENT,
 ) -> list[RequestOutput]:
     """The whole output of each.
+
+    Args:
+        names: what the client calls the engine's fields.
 
     Raises:
         PalladioError: one has failed, or was aborted.
@@ -212,7 +219,8 @@ async def run_requests(
     """
     name = request_name(body, call.request_id)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    outputs, _ = await call.wait(collect(OutputStream(context, requests, name=name, origin=origin)))
+    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
+    outputs, _ = await call.wait(collect(stream))
     return [output if output.logprobs else embedded(output) for output in outputs]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.chat import chat_run
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.reasoning_plan import ReasoningPlan
@@ -16,7 +15,7 @@ from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
-from palladio.http.routes import routes_reasoning, routes_tools
+from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.reading.base import Function
@@ -70,7 +69,7 @@ def test_large_requests(
     assert small_thread != large_thread
 
 
-@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (chat_run, "_choice")])
+@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "_choice")])
 def test_long_answers(
     http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:

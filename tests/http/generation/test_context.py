@@ -15,7 +15,7 @@ from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.wire.errors import RequestNames, error_body
+from palladio.http.wire.errors import error_body
 from palladio.runtime.front.requests.engine_protocol import not_ready
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import (
@@ -118,7 +118,7 @@ def test_the_smaller_limit_counts_and_is_named(tokenizer: Tokenizer) -> None:
 def test_the_engines_statuses(finish_status: int, kind: type[PalladioError], status: int, code: str | None) -> None:
     error = request_error(finish_status, "why")
     assert isinstance(error, kind)
-    body = error_body(error, RequestNames())
+    body = error_body(error)
     assert (body.status, body.code, body.message) == (status, code, "why")
 
 

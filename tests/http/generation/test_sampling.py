@@ -11,7 +11,7 @@ from palladio.http.chat import reasoning_plan as plan
 from palladio.http.generation import params, sse
 from palladio.http.generation.params import SAME_NAME, WORKED_OUT
 from palladio.http.prompts import tools
-from palladio.http.routes import routes_completions, routes_generate, routes_tokenize
+from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
 from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolFields
 from palladio.http.wire.protocol_completions import CompletionRequest
@@ -36,7 +36,7 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (chat_run, plan, tools, params, sse),
+        (chat_run, routes_chat, plan, tools, params, sse),
     ),
     (
         CompletionRequest,
