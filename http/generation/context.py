@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from palladio.http.generation.model_facts import FactsKeeper, ModelFacts
 from palladio.http.observability.observer import Observer
 from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
@@ -148,6 +149,19 @@ class Context:
                 "--is-embedding"
             )
         return spec
+
+    @functools.cached_property
+    def _facts(self) -> FactsKeeper:
+        return FactsKeeper(self.engine, self.config, self.chat_template)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is known of the model.
+
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+        return self._facts.facts()
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -199,20 +199,21 @@ class ToolPlan:
 
     Attributes:
         template_tools: what the chat template gets; None without tools and with tool_choice none.
-        grammar: what the output (after its reasoning) must be in: a call with tool_choice required or a name, else
-            free text in which calls of strict functions keep to their schema (of all, if it `is_generic`); None: free.
+        has_grammar: the tools alone hold the output to a `grammar`.
         visible_special_ids: special tokens that the parser has to see in the text.
         is_forced: the answer can be nothing but calls, by tool_choice.
-        is_generic: the model is told of its tools in plain text, and writes calls in JSON.
+        is_generic: the prompt has the tools as plain text, and the model writes calls in JSON.
     """
 
     template_tools: tuple[dict[str, Any], ...] | None
-    grammar: Grammar | None
+    has_grammar: bool
     visible_special_ids: tuple[int, ...]
     is_forced: bool
     _format: ToolFormat | None
     _callable: Functions
     _parallel: bool
+    _many: bool
+    _holds_all: bool
     _notation: Notation | None
     is_generic: bool = False
 
@@ -226,11 +227,10 @@ class ToolPlan:
         *,
         is_written: bool = True,
     ) -> Self:
-        """Takes time for large tools: see `tools_size`.
-
+        """
         Args:
             body: the request's tools, tool_choice, parallel_tool_calls, functions and function_call.
-            tool_format: the family's way to write calls, `Context.tool_format`.
+            tool_format: the family's way to write calls, `ModelFacts.tool_format`.
             config: the engine's.
             is_written: the chat template writes tools into the prompt.
 
@@ -242,7 +242,6 @@ class ToolPlan:
         if choice.mode == "none" or not definitions:
             return cls.none()
         functions = _functions(definitions, "functions.{}" if body.functions else "tools.{}.function")
-        notation = Notation(tokenizer, config)
         callable_now = {name: functions[name] for name in choice.names}
         forced = choice.mode == "required"
         parallel = body.parallel_tool_calls is not False and not body.functions
@@ -250,33 +249,36 @@ class ToolPlan:
         holds_all = is_generic and config.grammar_backend != "none"
         if is_generic:
             tool_format = GENERIC_JSON
-        if holds_all:
-            callable_now = {name: _held(function) for name, function in callable_now.items()}
         is_strict = holds_all or any(function.strict for function in callable_now.values())
-        grammar = None
-        if forced:
-            many = parallel and not choice.is_named
-            grammar = forced_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=many)
-        elif is_strict and tool_format.reads_free_text:
-            grammar = strict_grammar(tool_format.syntax, tuple(callable_now.values()), notation, many=parallel)
         reads = forced or tool_format.reads_free_text
         found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()
         return cls(
             template_tools=tuple(_template_tool(name, fields) for name, fields in definitions.items()),
-            grammar=grammar,
+            has_grammar=forced or (is_strict and reads),
             visible_special_ids=tuple(i for i in found if i is not None),
             _format=tool_format if reads else None,
             _callable=callable_now,
             is_forced=forced,
             is_generic=is_generic,
             _parallel=parallel,
-            _notation=notation,
+            _many=parallel and not choice.is_named,
+            _holds_all=holds_all,
+            _notation=Notation(tokenizer, config),
         )
 
     @classmethod
     def none(cls) -> Self:
         """The plan of a request without tools."""
-        return cls(None, None, (), is_forced=False, _format=None, _callable={}, _parallel=True, _notation=None)
+        return cls(
+            *(None, False, ()),
+            is_forced=False,
+            _format=None,
+            _callable={},
+            _parallel=True,
+            _many=True,
+            _holds_all=False,
+            _notation=None,
+        )
 
     @property
     def reads_calls(self) -> bool:
@@ -288,8 +290,29 @@ class ToolPlan:
         assert self._format is not None
         return self._format.new_parser(self._callable, parallel=self._parallel)
 
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the output (after its reasoning) must be in: a call with tool_choice required or a name, else free text
+        in which calls of strict functions keep to their schema (of all, if it `is_generic`); None: anything.
+
+        It is written anew each time, which takes time for large tools: see `tools_size`.
+
+        Raises:
+            InvalidRequestError: a schema cannot be kept to.
+        """
+        if not self.has_grammar:
+            return None
+        assert self._format is not None
+        assert self._notation is not None
+        functions, syntax = tuple(self._callable.values()), self._format.syntax
+        if self.is_forced:
+            return forced_grammar(syntax, functions, self._notation, many=self._many)
+        if self._holds_all:
+            functions = tuple(_held(function) for function in functions)
+        return strict_grammar(syntax, functions, self._notation, many=self._many)
+
     def grammar_with(self, answer: Grammar | None, field: str = "response_format") -> Grammar | None:
-        """The one grammar of the request.
+        """The one grammar of the request. It takes time, as `grammar` does.
 
         Args:
             answer: what an answer that calls nothing must be in; where a call is forced, there is none.

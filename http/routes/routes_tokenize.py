@@ -5,12 +5,13 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Response
 
-from palladio.http.chat.chat_run import warn_of_generic
+from palladio.http.chat.chat_plan import warn_of_generic
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
 from palladio.http.generation.logprobs import token_name
 from palladio.http.generation.prompts import check_num_prompts, encode_prompts, token_lists
 from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.rendering import Conversation, encode_chat
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_map import AS_SENT, FieldMap
@@ -104,18 +105,15 @@ async def _tokenize(context: Context, body: TokenizeRequest, warnings: WarningLi
             reasoning_effort=body.reasoning_effort,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        tokenizer = context.tokenizer
-        tool_format, is_written = context.tool_format, context.chat_template.reads_tools(tokenizer)
-        plan = await run_encoding(
-            lambda: ToolPlan.of(chat, tool_format, tokenizer, is_written=is_written), tools_size(chat)
-        )
+        facts = context.facts
+        tokenizer, template = facts.tokenizer, facts.template
+        plan = ToolPlan.of(chat, facts.tool_format, tokenizer, is_written=template.reads_tools(tokenizer))
         if plan.is_generic:
             warn_of_generic(chat, warnings)
-        template_tools = context.chat_template.tools_to_write(tokenizer, plan)
-        variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
-        reasoning = ReasoningPlan.of(chat, context.reasoning, variables, warnings)
-        prompt = await context.chat_template.encode(
-            context.counting_encoder,
+        template_tools = template.tools_to_write(tokenizer, plan)
+        variables = template.variables(tokenizer, tools=template_tools is not None)
+        reasoning = ReasoningPlan.of(chat, facts.reasoning, variables, warnings)
+        conversation = Conversation(
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -123,6 +121,8 @@ async def _tokenize(context: Context, body: TokenizeRequest, warnings: WarningLi
             kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
             tools=template_tools,
         )
+        encoder = context.counting_encoder  # the grammar is not needed, but tools that have none are refused
+        prompt, _ = await encode_chat(template, encoder, conversation, lambda: plan.grammar, tools_size(chat))
         return [prompt.token_ids]
     for field in _OF_MESSAGES:
         if field in body.model_fields_set:

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from palladio.http.chat import chat_run
+from palladio.http.chat import chat_plan, chat_run
 from palladio.http.chat import reasoning_plan as plan
 from palladio.http.generation import params, sse
 from palladio.http.generation.params import SAME_NAME, WORKED_OUT
@@ -36,7 +36,7 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (chat_run, routes_chat, plan, tools, params, sse),
+        (chat_plan, chat_run, routes_chat, plan, tools, params, sse),
     ),
     (
         CompletionRequest,
