@@ -10,7 +10,7 @@ from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.sse import EventStream
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body

@@ -19,7 +19,7 @@ from palladio.http.batches.other_names import OtherNames, asked_model
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Endpoint
+from palladio.http.generation.endpoint import Endpoint
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.records.database import Database
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 import orjson
 
 from palladio.http.chat.reasoning_plan import ReasoningPlan
-from palladio.http.generation.generation import finish_fields
 from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
+from palladio.http.generation.usage import finish_fields
 from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece
 from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece

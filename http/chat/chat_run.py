@@ -8,9 +8,11 @@ from typing import Self
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_plan import ChatPlan, plan_chat
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream, Usage
+from palladio.http.generation.endpoint import Call
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
-from palladio.http.generation.whole import collect
+from palladio.http.generation.usage import Usage
+from palladio.http.generation.whole import collect, feed
 from palladio.http.prompts.chat_messages import TextEncoder, run_encoding
 from palladio.http.prompts.rendering import ChatPrompt, encode_chat
 from palladio.http.reasoning.family import PromptEnd
@@ -124,7 +126,7 @@ class ChatRun:
             PalladioError: what went wrong.
             HttpError: the client went away.
         """
-        await self.call.wait(self.stream.feed(write))
+        await self.call.wait(feed(self.stream, write))
 
     def _read(self, outputs: list[RequestOutput], usage: Usage) -> ChatAnswer:
         messages = [ChatMessage.read(self.plan.new_parser(), output.text) for output in outputs]

@@ -10,8 +10,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from palladio.http.generation.generation import OutputStream, Usage, check_abort, finish_fields
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
+from palladio.http.generation.output_stream import OutputStream
+from palladio.http.generation.usage import Usage, finish_fields
 from palladio.http.security.connection import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
@@ -133,31 +134,13 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_outputs(self, send: Send, pipe: BodyPipe | None) -> None:
-        write, observe, first = self._writer.write, self._stream.observe, self._stream.first
-        if first is not None:
-            await send({"type": "http.response.body", "body": write(first), "more_body": True})
-        if pipe is not None:
-            self._divert(pipe)
-        async for output in self._stream.rest:
-            observe(output)
-            if output.finish is not None:
-                check_abort(output)
+        write, is_first = self._writer.write, True
+        async for output in self._stream:
             if events := write(output):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
-
-    def _divert(self, pipe: BodyPipe) -> None:
-        """Has outputs written where they come, without a task in between, as long as the client keeps up."""
-        write, observe = self._writer.write, self._stream.observe
-
-        def take(output: RequestOutput) -> bool:
-            if not pipe.is_open:
-                return False
-            observe(output)
-            if events := write(output):
-                pipe.write(events)
-            return True
-
-        self._stream.divert(take)
+            if is_first and pipe is not None:
+                self._stream.attach(write, pipe)
+            is_first = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
+from palladio.http.generation.endpoint import Call
 from palladio.http.generation.sse import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.ollama_lines import OllamaLines, head

@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
+from palladio.http.generation.endpoint import Call
 from palladio.http.generation.sse import HEADERS, EventStream
 from palladio.http.prompts.chat_messages import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses

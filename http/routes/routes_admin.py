@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.whole import collect
 from palladio.http.observability.metrics.engine_stats import SharedCall
 from palladio.http.security.callers import CallerOf

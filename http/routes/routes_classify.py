@@ -7,7 +7,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, numbered_ids, split_prompts
 from palladio.http.routes.routes_embeddings import encode_texts

@@ -9,9 +9,11 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
+from palladio.http.generation.whole import feed
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
@@ -128,7 +130,7 @@ async def _answer(
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     ends: list[RequestOutput] = []  # the only output of each prompt
     stream = OutputStream(context, requests, name=name, origin=origin, names=names)
-    await call.wait(stream.feed(lambda output: ends.append(embedded(output))))
+    await call.wait(feed(stream, lambda output: ends.append(embedded(output))))
     ends.sort(key=lambda end: end.index)
 
     def encode() -> Response:

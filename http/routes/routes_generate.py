@@ -9,7 +9,8 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.prompts import (
     check_num_prompts,
     check_num_samples,
@@ -19,7 +20,7 @@ from palladio.http.generation.prompts import (
     split_prompts,
 )
 from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
-from palladio.http.generation.whole import answer_size
+from palladio.http.generation.whole import answer_size, feed
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.field_map import FieldMap
@@ -75,7 +76,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
         await call.wait(stream.start())
         events = _ResultEvents(results, context.config, is_list=is_list)
         return EventStream(stream, with_warnings(events, warnings.found))
-    await call.wait(stream.feed(lambda output: results.add(output.index, output)))
+    await call.wait(feed(stream, lambda output: results.add(output.index, output)))
 
     def write() -> Response:
         answers = results.to_dicts()

@@ -10,7 +10,7 @@ from fastapi import Response
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion

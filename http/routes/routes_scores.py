@@ -8,7 +8,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
 from palladio.http.prompts.chat_messages import Truncation, run_encoding

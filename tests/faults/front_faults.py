@@ -8,15 +8,15 @@ FRONT_FAULTS = (
     Fault(
         "the end of a stream does not reach its reader",
         "runtime/front/requests/request_table.py",
-        "if self._sink is not None and output.finish is None:",
-        "if self._sink is not None:",
+        "if self._fast_path is not None and output.finish is None:",
+        "if self._fast_path is not None:",
         _TABLE,
     ),
     Fault(
         "tokens overtake those that a slow client has not taken",
         "runtime/front/requests/request_table.py",
-        "if waiting is not None and not waiting.done() and self._sink(output):",
-        "if self._sink(output):",
+        "if waiting is not None and not waiting.done() and self._fast_path(output):",
+        "if self._fast_path(output):",
         _TABLE,
     ),
     Fault(

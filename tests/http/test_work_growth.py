@@ -325,7 +325,7 @@ def test_patterns_are_read_beside_the_event_loop(http: httpx.Client, monkeypatch
         loops.append(asyncio._get_running_loop())
         return read_pattern(text)
 
-    monkeypatch.setattr("palladio.http.generation.generation.read_pattern", read)
+    monkeypatch.setattr("palladio.http.generation.output_stream.read_pattern", read)
     body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "stop_regex": ["[abc]{9}" * 20, "[abd]{9}" * 20]}
     assert http.post("/v1/completions", json=body).status_code == 200
     assert loops == [None, None]
