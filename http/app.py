@@ -121,7 +121,7 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
-    app.state.template_warnings = context.template_warnings
+    app.state.template_warnings = lambda: context.facts.template_warnings
     app.state.access = describe_access(config, callers)
     return app
 

@@ -29,7 +29,7 @@ def messages_router(context: Context) -> APIRouter:
     async def count_tokens(request: Request) -> dict[str, Any]:
         body, before = await reader.read(request)
         context.require_ready()
-        context.model_name(body.model)
+        context.names.answering(body.model)
         chat, warnings = await _translate(body, before)
         counted = await translate(context, chat.chat, warnings, chat.names, reasoning_is_optional=True, is_counted=True)
         counted.warnings.note_since(before, context.note_warning)
@@ -50,7 +50,7 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
         context, call, chat.chat, chat.names, warnings, reasoning_is_optional=True, lowers_length=True
     )
     warnings = _with_length(context, run, body.max_tokens)
-    events = AnthropicEvents(run, name, context.model_name(body.model))
+    events = AnthropicEvents(run, name, context.names.answering(body.model))
     events.message |= warnings.fields()
     if body.stream:
         return EventStream(await run.start(), events)

@@ -118,7 +118,7 @@ class BatchRun:
             if not has_object:
                 return await self._fail(batch, list(faults))
             names.tell(batch.id)
-            model = model or self.context.model_names[0]
+            model = model or self.context.names.shown[0]
             return await self.store.begin(batch.id, total=total, last_line=last_line, model=model)
 
     def _check_gone(self, batch: Batch) -> None:

@@ -79,7 +79,7 @@ class ChatRun:
         with names.renaming():
             context.require_generation()
             origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-            context.model_name(body.model)
+            context.names.answering(body.model)
             name, options = request_name(body, call.request_id), call.options(body)
         before = call.warnings if warnings is None else warnings
         chat = await translate(context, body, before, names, name, options, reasoning_is_optional=reasoning_is_optional)
@@ -90,7 +90,7 @@ class ChatRun:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.context.tokenizer
+        return self.context.facts.tokenizer
 
     def renewed(self) -> Self:
         """The same once more, for one that the engine has refused.

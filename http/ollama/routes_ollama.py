@@ -85,10 +85,10 @@ def served_name(context: Context, asked: str) -> str:
         ModelNotFoundError: no such model is served here.
     """
     name = asked.removesuffix(LATEST)
-    if context.is_name(asked) or context.takes_any_name:
-        return context.model_name(asked)
-    short = (served for served in context.model_names if served.rstrip("/").rpartition("/")[2] == name)
-    return context.model_name(next(short, name))
+    if context.names.has(asked) or context.names.takes_any:
+        return context.names.answering(asked)
+    short = (served for served in context.names.shown if served.rstrip("/").rpartition("/")[2] == name)
+    return context.names.answering(next(short, name))
 
 
 def _add_models(router: APIRouter, context: Context) -> None:
@@ -99,7 +99,7 @@ def _add_models(router: APIRouter, context: Context) -> None:
     @router.get("/api/tags")
     async def tags() -> dict[str, Any]:
         context.require_ready()
-        return {"models": [_model(context, name) for name in context.model_names]}
+        return {"models": [_model(context, name) for name in context.names.shown]}
 
     @router.get("/api/ps")
     async def running() -> dict[str, Any]:
@@ -109,15 +109,15 @@ def _add_models(router: APIRouter, context: Context) -> None:
         of_ever = {
             "expires_at": "2318-01-01T00:00:00Z",
             "size_vram": num_bytes,
-            "context_length": context.max_model_len,
+            "context_length": context.facts.max_model_len,
         }
-        return {"models": [_model(context, name) | of_ever for name in context.model_names]}
+        return {"models": [_model(context, name) | of_ever for name in context.names.shown]}
 
     @router.post("/api/show", openapi_extra=describe_body(ShowRequest))
     async def show(body: Annotated[ShowRequest, Depends(JsonBody(ShowRequest, of_any_type=True))]) -> dict[str, Any]:
         context.require_ready()
         asked = body.model or body.name
-        name = context.model_name(None) if asked is None else served_name(context, asked)
+        name = context.names.answering(None) if asked is None else served_name(context, asked)
         return _details(context, name)
 
 
@@ -157,8 +157,8 @@ def _details(context: Context, name: str) -> dict[str, Any]:
     template = None if tokenizer is None else context.chat_template.source(tokenizer)
     abilities = ["completion"] if context.engine.info.embedding is None else ["embedding"]
     if tokenizer is not None and template is not None:
-        abilities += ["tools"] if context.takes_tools else []
-        abilities += ["thinking"] if context.reasoning is not None else []
+        abilities += ["tools"] if context.facts.takes_tools else []
+        abilities += ["thinking"] if context.facts.reasoning is not None else []
     return {
         "modelfile": "",
         "parameters": "",
@@ -168,7 +168,7 @@ def _details(context: Context, name: str) -> dict[str, Any]:
             "general.architecture": family,
             "general.basename": name,
             "general.parameter_count": context.engine.info.weights.num_parameters,
-            f"{family}.context_length": context.max_model_len,
+            f"{family}.context_length": context.facts.max_model_len,
         },
         "capabilities": abilities,
         "modified_at": _model(context, name)["modified_at"],

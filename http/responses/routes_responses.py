@@ -115,7 +115,7 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
     async def input_tokens(request: Request, caller: CallerOf) -> dict[str, Any]:
         body, before = await reader.read(request)
         context.require_ready()
-        context.model_name(body.model)
+        context.names.answering(body.model)
         warnings = WarningList(before)
         conversation = await conversation_of(store, body, "resp_", caller, warnings)
         size = entries_size([*conversation.earlier, *conversation.new], body.tools)

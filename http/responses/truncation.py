@@ -24,7 +24,7 @@ async def fitted(context: Context, body: ResponseRequest, conversation: Conversa
 
     It is rendered and counted once, and if it does not fit, once more for each binary digit of the number of ways.
     """
-    limit = context.max_model_len
+    limit = context.facts.max_model_len
     least, wanted = body.max_output_tokens or 1, body.max_output_tokens or limit // FREE_PART
     ways = droppable([*conversation.earlier, *conversation.new])
     if not ways or await _fits(context, body, conversation, limit - least):

@@ -30,8 +30,8 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
         "id": run.request.request_id,
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(run.request.received),
-        "model": context.model_name(body.model),
-        "system_fingerprint": context.system_fingerprint,
+        "model": context.names.answering(body.model),
+        "system_fingerprint": context.facts.system_fingerprint,
     }
     if body.stream:
         stream = await run.start()

@@ -30,14 +30,14 @@ async def _classify(context: Context, call: Call, body: ClassifyRequest) -> Resp
     for name in ("text", "input_ids"):
         if vars(body)[name] is not None:
             raise InvalidRequestError(f"input and {name} must not both be given", param=name)
-    model, name = context.model_name(body.model), request_name(body, call.request_id)
+    model, name = context.names.answering(body.model), request_name(body, call.request_id)
     names = FieldMap(paths={"prompt": "input"})
     with names.renaming():
         prompts = split_prompts(body.input, "input")
         if len(prompts) > MAX_PAIRS:
             raise InvalidRequestError(f"input takes at most {MAX_PAIRS} texts, got {len(prompts)}", param="input")
         use_activation = uses_activation(body)
-        truncation = context.truncation(body.truncate_prompt_tokens, 0)
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
         with_special = body.add_special_tokens is not False
         ids = await encode_prompts(context.encoder, prompts, add_special_tokens=with_special, truncation=truncation)
         requests = embedding_requests(numbered_ids(name, len(ids)), ids, call, body)

@@ -71,8 +71,9 @@ async def read_completion(context: Context, call: Call, body: CompletionRequest)
         name = request_name(body, call.request_id)
         prompts = split_prompts(body.prompt, "prompt")
         check_num_samples(len(prompts), len(prompts) * params.n)
-        length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
-        truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
+        length = default_length(params, context.facts.sampling_defaults, DEFAULT_MAX_TOKENS)
+        reserved = params.max_tokens if length is None else length
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, reserved)
         prompt_ids = await encode_prompts(
             context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
         )
@@ -100,7 +101,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     context.require_generation()
     received = time.time()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     read = await read_completion(context, call, body)
     name, requests, params, prompt_ids = read.name, read.requests, read.params, read.prompt_ids
     echoes = await _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
@@ -110,7 +111,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         "object": "text_completion",
         "created": int(received),
         "model": model,
-        "system_fingerprint": context.system_fingerprint,
+        "system_fingerprint": context.facts.system_fingerprint,
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
@@ -142,7 +143,7 @@ def _answer(
     scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
     answer = _choice(body, output, prompt_ids[position], echoes[position] if echoes else None)
     if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
+        answer["prompt_logprobs"] = prompt_logprobs(context.facts.tokenizer, scores, body.prompt_logprobs)
     if body.logprobs is not None:
         legacy = _legacy(context, body, params, prompt_ids, echoes, position)
         arrays = legacy.of_output(output.logprobs or [])
@@ -155,9 +156,9 @@ def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) 
     if body.logprob_token_ids and body.logprobs is None:
         raise InvalidRequestError("logprob_token_ids needs logprobs, such as 0", param="logprob_token_ids")
     if body.logprobs is not None:
-        _ = context.tokenizer  # the legacy arrays hold texts
+        _ = context.facts.tokenizer  # the legacy arrays hold texts
     params = sampling_params(
-        body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
+        body, context.facts.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
     )
     if body.echo and params.logprobs is not None:
         if body.stream and params.n > 1:
@@ -200,7 +201,7 @@ def _legacy(
 ) -> LegacyLogprobs:
     """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
     return LegacyLogprobs(
-        context.tokenizer,
+        context.facts.tokenizer,
         params,
         prompt_ids[position],
         echo=None if echoes is None else echoes[position],

@@ -41,14 +41,14 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     spec, received = context.require_embedding(), time.time()
     if spec.classes is not None:
         raise InvalidRequestError("this server's model classifies texts: use /v1/classify, /v1/score or /v1/rerank")
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
     name, options = request_name(body, call.request_id), call.options(body)
     names = FieldMap(paths={"prompt": "input"})
     with names.renaming():
         prompts = split_prompts(body.input, "input")
         _check_num_inputs(len(prompts), "input")
-        truncation = context.truncation(body.truncate_prompt_tokens, 0)
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
         ids = await encode_prompts(
             context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
         )
@@ -83,7 +83,7 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
         HttpError: the client went away.
     """
     spec, received = context.require_embedding(), time.time()
-    context.model_name(body.model)
+    context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
     given, param = given_prompts(body.text, body.input_ids)
     prompts = split_prompts(given, param)
@@ -91,7 +91,7 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
     names = FieldMap(paths={"prompt": param})
     with names.renaming():
-        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.facts.truncation(None, 0))
     options = {
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,

@@ -47,7 +47,7 @@ SAMPLING_NAMES = frozenset(
 async def _generate(context: Context, call: Call, body: GenerateRequest) -> Response:
     context.require_generation()
     received = time.time()
-    context.model_name(body.model)
+    context.names.answering(body.model)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     embeds = await _read_embeds(context, body)
     prompts: list[str] | list[list[int]] = []
@@ -65,7 +65,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     sampling = await run_encoding(lambda: _sampling(body, warnings), PROMPT_SIZE * count)
     names = _names(sampling, param)
     with names.renaming():
-        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.facts.truncation(None, 1))
         expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, embeds, ids, received)
         requests, shown = await run_encoding(expand, PROMPT_SIZE * count)
     warnings.found.note_since(call.warnings, context.note_warning)
@@ -90,7 +90,7 @@ async def _read_embeds(context: Context, body: GenerateRequest) -> EmbeddedPromp
     """None: the prompts are texts or token ids."""
     if body.input_embeds is None:
         return None
-    spec, max_rows = context.engine.info.embeds, context.max_model_len
+    spec, max_rows = context.engine.info.embeds, context.facts.max_model_len
     if spec is not None and (body.text is not None or body.input_ids is not None):
         raise InvalidRequestError("give one of text, input_ids and input_embeds", param=PARAM)
     found = await asyncio.to_thread(read_embeds, body.input_embeds, spec, max_rows)
@@ -177,7 +177,7 @@ def _expand(
         rid=ids,
         logprobs=logprobs,
         options=options,
-        defaults=context.sampling_defaults,
+        defaults=context.facts.sampling_defaults,
         received=received,
         lowers_length=context.config.allow_auto_truncate,
     )

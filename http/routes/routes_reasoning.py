@@ -44,7 +44,7 @@ def _family(context: Context, body: SeparateReasoningRequest) -> ReasoningFamily
     """
     if body.reasoning_parser is None:
         context.require_ready()
-        found, problem = context.reasoning, "reasoning_parser is missing, and the served model has none"
+        found, problem = context.facts.reasoning, "reasoning_parser is missing, and the served model has none"
     else:
         found, problem = find_family(body.reasoning_parser), f"no reasoning parser {body.reasoning_parser[:100]!r}"
     if found is None:

@@ -30,7 +30,7 @@ _PARAMS = (  # of SamplingParams, that vLLM's have too
 
 async def _render_chat(context: Context, call: Call, body: RenderChatRequest) -> Response:
     context.require_generation()
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     name, options = request_name(body, call.request_id), call.options(body)
     chat = await translate(context, body, call.warnings, request_id=name, options=options)
     chat.warnings.note_since(call.warnings, context.note_warning)
@@ -45,7 +45,7 @@ async def _render_chat(context: Context, call: Call, body: RenderChatRequest) ->
 
 async def _render_completion(context: Context, call: Call, body: RenderCompletionRequest) -> Response:
     context.require_generation()
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     read = await read_completion(context, call, body)
     is_framed = body.add_special_tokens is not False
     with read.names.renaming():

@@ -31,7 +31,7 @@ _OF_PAIRS = ("use_activation", "activation", "softmax", "instruct")
 
 
 async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     if body.label_token_ids is not None or body.query is not None:
         return await _score_tokens(context, call, body, model)
     for field in ("apply_softmax", "item_first"):
@@ -107,7 +107,7 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
     _check_num_scores(len(items) * len(labels))
     check_labels(labels, context.engine.info.vocab_size)
     renamed = FieldMap(paths={"prompt": "items"})
-    encoder, truncation = context.encoder, context.truncation(body.truncate_prompt_tokens, 1)
+    encoder, truncation = context.encoder, context.facts.truncation(body.truncate_prompt_tokens, 1)
     with_special = body.add_special_tokens is not False
 
     def encode() -> list[list[int]]:
@@ -158,7 +158,7 @@ def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
 
 async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response:
     """The form of Jina and Cohere, which vLLM has too."""
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     documents = [text.text if isinstance(text, RerankText) else text for text in body.documents]
     if not documents:
         raise InvalidRequestError("documents must not be empty", param="documents")
@@ -186,7 +186,7 @@ async def _cut_documents(context: Context, documents: list[str], limit: int | No
         return documents
     if limit < 1:
         raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
-    tokenizer, encoder = context.tokenizer, context.encoder
+    tokenizer, encoder = context.facts.tokenizer, context.encoder
     truncation = Truncation(limit + 1, keeps_end=False)  # one more tells that there is more
 
     def cut(document: str) -> str:

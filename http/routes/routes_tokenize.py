@@ -37,14 +37,14 @@ def tokenize_router(context: Context) -> APIRouter:
     async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> Response:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
-        context.model_name(body.model)
+        context.names.answering(body.model)
         names = AS_SENT if body.messages is None else FieldMap(paths={"prompt": "messages"})
         warnings = WarningList(context.no_warnings, names)
         with names.renaming():
             batch = await _tokenize(context, body, warnings)
         warnings.found.note_since(context.no_warnings, context.note_warning)
         single = not isinstance(body.prompt, list)
-        tokenizer, max_model_len = context.tokenizer, context.max_model_len
+        tokenizer, max_model_len = context.facts.tokenizer, context.facts.max_model_len
 
         def answer() -> Response:
             fields: dict[str, Any] = {
@@ -64,10 +64,10 @@ def tokenize_router(context: Context) -> APIRouter:
     async def detokenize(body: Annotated[DetokenizeRequest, Depends(JsonBody(DetokenizeRequest))]) -> Response:
         """SGLang reads `text`, vLLM reads `prompt`."""
         context.require_ready()
-        context.model_name(body.model)
-        tokenizer, vocab_size = context.tokenizer, context.engine.info.vocab_size
+        context.names.answering(body.model)
+        tokenizer, vocab_size = context.facts.tokenizer, context.engine.info.vocab_size
         lists = token_lists(body.tokens)
-        count, limit = sum(map(len, lists)), DETOKENIZE_CONTEXTS * context.max_model_len
+        count, limit = sum(map(len, lists)), DETOKENIZE_CONTEXTS * context.facts.max_model_len
         if count > limit:
             message = (
                 f"tokens takes at most {limit} ids, {DETOKENIZE_CONTEXTS} times the context; got {count}. Send them in "

@@ -46,7 +46,7 @@ def _format(context: Context, name: str | None) -> ToolFormat:
     """
     if name is None or name == "auto":
         context.require_ready()
-        return context.tool_format
+        return context.facts.tool_format
     try:
         return find_format(name, "tool_call_parser")
     except ConfigError as exc:

@@ -146,13 +146,13 @@ class PairScorer:
         return head + encoder.encode(prompt.body, with_special, truncation) + tail
 
     def _truncation(self, reserved: int) -> Truncation | None:
-        found = self.context.truncation(self.body.truncate_prompt_tokens, reserved)
+        found = self.context.facts.truncation(self.body.truncate_prompt_tokens, reserved)
         return found and dataclasses.replace(found, keeps_end=False)
 
 
 def is_judge(context: Context) -> bool:
     """Whether a generating model was made to judge documents: by its name, or by its chat template."""
-    names = (context.engine.config.source.model_path, *context.model_names)
+    names = (context.engine.config.source.model_path, *context.names.shown)
     if any("reranker" in name.rstrip("/").rpartition("/")[2].lower() for name in names):
         return True
     tokenizer = context.engine.tokenizer
@@ -171,7 +171,7 @@ def judge_tokens(context: Context) -> tuple[int, int]:
             "the word in its path or --served-model-name), or a model with one label or of embeddings with "
             "--is-embedding; for the probabilities of tokens give query, items and label_token_ids to /v1/score"
         )
-    ids = [context.tokenizer.encode(word, False) for word in JUDGE_WORDS]
+    ids = [context.facts.tokenizer.encode(word, False) for word in JUDGE_WORDS]
     if any(len(each) != 1 for each in ids):
         raise InvalidRequestError('this model\'s tokenizer has no tokens "yes" and "no", which a reranker needs')
     return ids[0][0], ids[1][0]
