@@ -21,8 +21,8 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router
 from palladio.http.pages.routes_pages import page_paths, pages_router
-from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.responses.routes_responses import responses_router

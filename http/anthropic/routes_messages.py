@@ -11,8 +11,8 @@ from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, Messa
 from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call, Endpoint
-from palladio.http.generation.sse import EventStream
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.generation.event_stream import EventStream
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.runtime.front.requests.samples import LengthLimit

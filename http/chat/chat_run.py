@@ -13,8 +13,8 @@ from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.usage import Usage
 from palladio.http.generation.whole import collect, feed
-from palladio.http.prompts.chat_messages import TextEncoder, run_encoding
 from palladio.http.prompts.rendering import ChatPrompt, encode_chat
+from palladio.http.prompts.text_encoding import TextEncoder, run_encoding
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.field_warnings import Warnings

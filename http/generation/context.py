@@ -7,8 +7,8 @@ from typing import Any
 
 from palladio.http.generation.model_facts import FactsKeeper, ModelFacts, ModelNames, served_names
 from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.security.callers import Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig

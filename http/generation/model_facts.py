@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.http.prompts.chat_messages import Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
+from palladio.http.prompts.text_encoding import Truncation
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format

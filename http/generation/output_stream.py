@@ -9,8 +9,8 @@ from typing import Self
 from palladio.http.generation.context import Context
 from palladio.http.generation.sample_limits import check_samples, stop_patterns
 from palladio.http.observability.records.request_record import Origin, RequestRecord
-from palladio.http.prompts.chat_messages import run_encoding
-from palladio.http.security.connection import BodyPipe
+from palladio.http.prompts.text_encoding import run_encoding
+from palladio.http.security.body_pipe import BodyPipe
 from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.outputs.outputs import RequestOutput

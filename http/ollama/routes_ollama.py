@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call
-from palladio.http.generation.sse import EventStream
+from palladio.http.generation.event_stream import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.ollama_lines import OllamaLines, head
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_warnings import WarningList, Warnings
 

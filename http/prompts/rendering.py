@@ -8,15 +8,9 @@ from typing import Any
 
 import orjson
 
-from palladio.http.prompts.chat_messages import (
-    LONG_TEXT,
-    TextEncoder,
-    Truncation,
-    content_text,
-    continues_final_message,
-    run_encoding,
-)
+from palladio.http.prompts.chat_messages import content_text, continues_final_message
 from palladio.http.prompts.chat_template import MAX_SECONDS, ChatTemplate
+from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder, Truncation, run_encoding
 from palladio.runtime.interface.errors import RenderLimitError
 from palladio.runtime.interface.request.grammar_spec import Grammar
 

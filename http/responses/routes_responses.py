@@ -10,8 +10,8 @@ from starlette.responses import StreamingResponse
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call
-from palladio.http.generation.sse import HEADERS, EventStream
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.generation.event_stream import HEADERS, EventStream
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest

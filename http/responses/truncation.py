@@ -7,7 +7,7 @@ import orjson
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import Item

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Response
 
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks
 from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.chunks import ChatChunks, StreamSettings
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
-from palladio.http.generation.sse import ChatChunks, EventStream, StreamSettings, with_warnings
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import answer_size
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.errors import ErrorBody
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.outputs import RequestOutput

@@ -14,7 +14,7 @@ from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.generation.whole import feed
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests

@@ -10,6 +10,7 @@ from fastapi import Response
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import DoneWriter, EventStream, with_warnings
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.prompts import (
     check_num_prompts,
@@ -19,9 +20,8 @@ from palladio.http.generation.prompts import (
     prompt_names,
     split_prompts,
 )
-from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
 from palladio.http.generation.whole import answer_size, feed
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.field_warnings import WarningList

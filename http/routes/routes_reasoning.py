@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.reasoning.registry import NAMES, find_family
 from palladio.http.wire.body import JsonBody, describe_body

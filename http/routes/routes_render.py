@@ -12,7 +12,7 @@ from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
 from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
-from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion
 from palladio.http.wire.protocol_chat import RenderChatRequest
 from palladio.http.wire.protocol_completions import RenderCompletionRequest

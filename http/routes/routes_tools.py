@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.prompts.tools import offered_functions
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.reading.base import ToolCallParser

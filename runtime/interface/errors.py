@@ -170,9 +170,9 @@ class ContextLengthError(InvalidRequestError):
         return error
 
     def renamed(self, name: Callable[[str], str], param: Callable[[str], str]) -> Self:
-        error = super().renamed(name, param)
-        error.length = self.length
-        return error
+        renamed = super().renamed(name, param)
+        renamed.length = self.length
+        return renamed
 
 
 class MalformedJsonError(InvalidRequestError):

@@ -9,8 +9,8 @@ import pytest
 from palladio import __version__
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, run_encoding
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder, run_encoding
 from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
