@@ -64,6 +64,8 @@ class ToolPlan:
         Raises:
             InvalidRequestError: a field is malformed, or asks for a tool that is not there; `param` is its path.
         """
+        if body.tools is None and body.functions is None and body.tool_choice is None and body.function_call is None:
+            return cls.none()
         definitions = read_functions(body) if body.functions else read_tools(body)
         choice = ToolChoice.of(body, tuple(definitions))
         if choice.mode == "none" or not definitions:
