@@ -45,7 +45,7 @@ BODY: dict[str, Any] = {
 }
 QUESTIONS = ("What is the capital of France?", "What is the capital of Spain?")
 
-Calls = dict[str, dict[str, None]]  # of a thread: file → its functions, each in the order in which they ran first
+Calls = dict[str, dict[str, int]]  # of a thread: file → its functions, in the order of their first calls → calls
 
 
 class CallRecorder:
@@ -75,8 +75,8 @@ class CallRecorder:
             self._paths[code.co_filename] = product_path(code.co_filename)
         path = self._paths[code.co_filename]
         if path is not None:
-            calls = self.threads.setdefault(threading.current_thread().name, {})
-            calls.setdefault(path, {})[code.co_qualname] = None
+            functions = self.threads.setdefault(threading.current_thread().name, {}).setdefault(path, {})
+            functions[code.co_qualname] = functions.get(code.co_qualname, 0) + 1
 
 
 def product_path(filename: str) -> str | None:
@@ -117,11 +117,14 @@ def all_files(threads: dict[str, Calls]) -> set[str]:
 
 def main() -> None:
     threads = asyncio.run(follow_request())
+    num_functions = num_calls = 0
     for name, calls in threads.items():
-        print(f"{name}: {len(calls)} files, {sum(map(len, calls.values()))} functions")
+        counts = [count for functions in calls.values() for count in functions.values()]
+        num_functions, num_calls = num_functions + len(counts), num_calls + sum(counts)
+        print(f"{name}: {len(calls)} files, {len(counts)} functions, {sum(counts)} calls")
         for path, functions in sorted(calls.items()):
             print(f"  {path}: {', '.join(functions)}")
-    print(f"total: {len(all_files(threads))} files")
+    print(f"total: {len(all_files(threads))} files, {num_functions} functions, {num_calls} calls")
 
 
 if __name__ == "__main__":
