@@ -39,7 +39,7 @@ class ChatAnswer:
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatRun:
     """Attributes:
-    request: what the engine is told, grammar and bounds of reasoning included.
+    request: for the engine, with its grammar and the bounds of reasoning.
     plan: how to read a sample's text.
     warnings: of the whole request.
     """

@@ -31,7 +31,7 @@ class StreamSettings:
         token_ids: send the new token ids on each chunk.
         num_choices: of the whole request.
         timings: send the timings on the last chunk.
-        obfuscate: fill chunks up, so that their sizes do not tell the lengths of the tokens.
+        obfuscate: fill chunks up, so that their sizes do not give the lengths of the tokens away.
     """
 
     head: dict[str, Any]
@@ -128,7 +128,7 @@ class ChunkWriter(DoneWriter):
         return b',"timings":' + orjson.dumps(self._usage.timings())
 
     def _flush(self, output: RequestOutput) -> bytes:
-        """The event of what is new in a choice; nothing, if there is nothing to tell yet."""
+        """The event of what is new in a choice; nothing, if there is nothing new."""
         if not output.text and not self._has_tokens(output):
             return b""
         self._sent.add(output.index)

@@ -31,7 +31,7 @@ class Call:
     shown_id: the X-Request-Id that goes back.
     caller: who asks.
     headers: those that carry a distributed trace.
-    receive: messages of the client, whose body has been read; None: there is nobody who could go away.
+    receive: messages of the client, whose body has been read; None: there is no client that could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
     timeout: seconds that it has where its body does not say; None: as the server's flags have it.
     warnings: of its body.
@@ -78,7 +78,7 @@ class Call:
         """Awaits `work`, and cancels it if the client goes away first.
 
         Raises:
-            HttpError: the client went away; nobody will read this.
+            HttpError: the client went away.
         """
         return await (work if self.receive is None else until_disconnect(self.receive, work))
 
@@ -103,8 +103,11 @@ class Endpoint(Generic[B]):
         return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
 
     def add_to(self, router: APIRouter, context: Context, *, by_put: bool = False) -> None:
-        """Adds the route. Args: by_put: the method is PUT, of which the schema does not tell."""
+        """Adds the route.
 
+        Args:
+            by_put: the method is PUT, and the schema leaves the route out.
+        """
         reader = JsonBody(self.model, context.note_warning)
 
         async def route(request: Request) -> Response:

@@ -21,7 +21,7 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 MAX_UNREAD = 64  # outputs of several prompts that wait for their reader here
 _AT_A_TIME = 32  # samples that go to the engine in one go
-_PATTERN_COST = 64  # reading a character of a pattern takes as long as tokenizing so many of a text
+_PATTERN_COST = 64  # reading a character of a pattern takes as long as tokenizing 64 of a text
 
 
 class OutputStream:

@@ -15,7 +15,7 @@ class Usage:
         self._latest: dict[int, RequestOutput] = {}
 
     def note_reasoning(self, index: int, count: int) -> None:
-        """So many tokens of a choice are reasoning so far."""
+        """Sets how many tokens of a choice are reasoning so far."""
         self._reasoning[index] = count
 
     def add(self, output: RequestOutput) -> None:

@@ -183,7 +183,7 @@ class ChatTemplate:
         return (template.get("tool_use") if tools else None) or template.get("default")
 
     def _built_in_text(self, tokenizer: Tokenizer) -> str | None:
-        """Of a model that has no template: read, and told to the log, once for each server."""
+        """The template of a model that has none: read and logged once for each server."""
         found = built_in_template(tokenizer)
         if found is None:
             return None

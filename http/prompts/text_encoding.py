@@ -30,7 +30,7 @@ class Truncation:
     def of(cls, room: LengthLimit, asked: int | None, reserved: int | None, *, is_automatic: bool) -> Self | None:
         """
         Args:
-            asked: truncate_prompt_tokens: the last so many tokens stay; -1: as many as fit; None: it is not given.
+            asked: truncate_prompt_tokens: how many of the last tokens stay; -1: as many as fit; None: not given.
             reserved: tokens that are to be generated; None: as many as there is room for.
             is_automatic: --allow-auto-truncate: else as many of the first ones stay as leave room for a token.
 
@@ -71,7 +71,7 @@ class Truncation:
 LONG_TEXT = 8192  # characters; longer texts are tokenized off the event loop, so that streams keep flowing
 COUNTED_BASE, COUNTED_PER_TOKEN = 262_144, 32  # characters
 ENTRY_SIZE = 64  # characters
-CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on so many others
+CUT_MARGIN = 65_536  # characters: how a text begins and ends may depend on as many others
 
 
 async def run_encoding(encode: Callable[[], T], num_characters: int) -> T:
@@ -100,7 +100,7 @@ class TextEncoder:
         self._engine = engine
         self._bounded = bounded
         self._longest_token = 0  # characters; found when first needed
-        self._frame: tuple[int, int] | None = None  # likewise
+        self._frame: tuple[int, int] | None = None  # found when first needed
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -136,7 +136,7 @@ class TextEncoder:
             truncation: what was done with it; it has no effect on a text that was short enough.
 
         Returns:
-            None: the tokenizer does not tell, or the text is too long to be tokenized as a whole.
+            None: the tokenizer does not know, or the text is too long to be tokenized as a whole.
         """
         if len(text) > max(LONG_TEXT, LengthLimit.of(self._engine.info).limit * self._find_longest_token()):
             return None

@@ -1,4 +1,4 @@
-"""ToolPlan: what the model is told of a request's tools, which calls it may make, and how they are read."""
+"""ToolPlan: what the prompt says of a request's tools, which calls the model may make, and how they are read."""
 
 import dataclasses
 from collections.abc import Mapping

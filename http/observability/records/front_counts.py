@@ -59,7 +59,7 @@ class FrontMetrics:
         self.database_failures = failures
 
     def note_batches(self, live: int) -> None:
-        """There are so many now."""
+        """Sets how many batches have not ended."""
         self.live_batches = live
 
     def count_line(self, *, succeeded: bool) -> None:

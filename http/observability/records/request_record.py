@@ -47,7 +47,7 @@ class SampleRecord:
     Attributes:
         last_token: when its latest tokens came (time.perf_counter()); None: none have come.
         latest: its latest output, while it has not ended; None: none has come.
-        times, trace: the latest that the engine told of it.
+        times, trace: the latest that the engine sent.
         end: its last output, without text, tokens and logprobs; without `finish`: the request ended before it did, and
             this is how far it came; None: it has not ended, or nothing came of it.
         texts: of its outputs, if they are to be logged.
@@ -103,7 +103,7 @@ class RequestRecord:
     Attributes:
         name: the client's id; ids: those of the single prompts, which answers of /generate carry.
         received: seconds since the epoch.
-        ended: likewise; None: it has not.
+        ended: seconds since the epoch; None: it has not.
         error: why it ended early; None: it did not.
     """
 
@@ -176,7 +176,7 @@ class RequestRecord:
 
     @property
     def is_aborted(self) -> bool:
-        """It ended early, by whoever's will."""
+        """It ended early, whatever the reason."""
         return self.status == "failed" or any(_is_abort(sample.end) for sample in self.samples)
 
     def _take_refused(self, output: RequestOutput) -> None:
@@ -219,7 +219,7 @@ def _without_content(output: RequestOutput) -> RequestOutput:
 
 
 def _was_admitted(end: RequestOutput) -> bool:
-    """As far as is known here: only the engine, whose word is the trace, can tell that it was not."""
+    """Whether it was, as far as is known here: only a trace of the engine shows that it was not."""
     return end.times is None or end.times.scheduled is not None or end.trace is None
 
 
