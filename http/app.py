@@ -12,7 +12,6 @@ from palladio.http.anthropic.routes_messages import messages_router
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.batches.routes_batches import batches_router
-from palladio.http.chat.chat_run import CHAT, stored_router
 from palladio.http.files.file_store import FileStore
 from palladio.http.files.routes_files import files_router
 from palladio.http.generation.context import Context
@@ -22,14 +21,15 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.spans import Spans
 from palladio.http.ollama.routes_ollama import ollama_router
 from palladio.http.pages.routes_pages import page_paths, pages_router
-from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.response_store import ResponseStore
 from palladio.http.responses.routes_responses import responses_router
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
+from palladio.http.routes.routes_chat import CHAT, stored_router
 from palladio.http.routes.routes_classify import CLASSIFY, NATIVE_CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_dashboard import dashboard_router
@@ -121,7 +121,7 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
-    app.state.template_warnings = context.template_warnings
+    app.state.template_warnings = lambda: context.facts.template_warnings
     app.state.access = describe_access(config, callers)
     return app
 

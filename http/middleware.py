@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palladio.http.files.upload import FORM_BYTES, file_too_large
 from palladio.http.generation.context import RequestLimits
-from palladio.http.observability.records.request_record import NO_ROUTE, FrontMetrics
+from palladio.http.observability.records.front_counts import NO_ROUTE, FrontMetrics
 from palladio.http.security.callers import OPEN_PATHS
 from palladio.http.security.connection import MAX_HEAD, OVER_LIMIT, head_too_large, read_timeout_error
 from palladio.http.wire.body import Inflater, JsonMeter, body_refusal, find_inflater

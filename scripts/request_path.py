@@ -128,12 +128,15 @@ def calls_per_step(threads: dict[str, Calls]) -> float:
 
 def main() -> None:
     threads = asyncio.run(follow_request())
+    num_functions = all_calls = 0
     for name, calls in threads.items():
         num_calls = sum(sum(functions.values()) for functions in calls.values())
+        num_functions, all_calls = num_functions + sum(map(len, calls.values())), all_calls + num_calls
         print(f"{name}: {len(calls)} files, {sum(map(len, calls.values()))} functions, {num_calls} calls")
         for path, functions in sorted(calls.items()):
             print(f"  {path}: {', '.join(f'{function} {count}' for function, count in functions.items())}")
-    print(f"total: {len(all_files(threads))} files; {calls_per_step(threads):.0f} calls for each step of the engine")
+    totals = f"{len(all_files(threads))} files, {num_functions} functions, {all_calls} calls"
+    print(f"total: {totals}; {calls_per_step(threads):.0f} calls for each step of the engine")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palladio.runtime.front.control.model_switch import ModelSwitch
-from palladio.runtime.front.requests.engine_protocol import EngineState, Sink
+from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig, ModelSource
 from palladio.runtime.interface.errors import (
@@ -135,7 +135,7 @@ class FakeEngine:
         self.asked_stats: list[bool] = []
         self.asked_explain: list[list[str]] = []
         self._running: dict[str, Call] = {}
-        self._sinks: dict[str, Sink] = {}
+        self._fast_paths: dict[str, FastPath] = {}
         self.steered: list[tuple[object, ...]] = []
         self.steer_error = ""
         self.model = ModelSwitch(self._steer, self.abort, "default")
@@ -214,17 +214,17 @@ class FakeEngine:
                     if output.finish is not None:
                         samples.remove(sample)
                         call.finished = not samples
-                    elif request_id in self._sinks and self._sinks[request_id](output):
+                    elif request_id in self._fast_paths and self._fast_paths[request_id](output):
                         await asyncio.sleep(0)
                         continue
                     yield output
         finally:
-            self._sinks.pop(request_id, None)
+            self._fast_paths.pop(request_id, None)
             call.aborted = call.aborted or not call.finished
             del self._running[request_id]
 
-    def divert(self, request_id: str, sink: Sink) -> None:
-        self._sinks[request_id] = sink
+    def attach(self, request_id: str, fast_path: FastPath) -> None:
+        self._fast_paths[request_id] = fast_path
 
     def _refusal(self, request_id: str, prompt_ids: list[int], received: float, seconds: float) -> DeadlineError:
         error = DeadlineError("The request did not finish within its timeout")

@@ -51,7 +51,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/responses/background_responses.py:BackgroundResponses._run": "a request whose answer has gone out",
     "http/responses/unfinished_responses.py:UnfinishedResponses._prepare": "a request whose answer has gone out",
     "http/middleware.py:RequestMiddleware.__call__": "a request",
-    "http/generation/sse.py:EventStream._run": "a request whose status has gone out",
+    "http/generation/event_stream.py:EventStream._run": "a request whose status has gone out",
     "runtime/front/async_engine.py:AsyncEngine._launch": "the engine's start",
     "runtime/process/transport.py:run_engine": "the engine's start",
     "runtime/process/engine_main.py:main": "the engine's start, which imports it again and tells what is wrong",

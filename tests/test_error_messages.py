@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palladio.http.anthropic import anthropic_chat
-from palladio.http.chat.chat_run import engine_names
+from palladio.http.chat.chat_plan import engine_names
 from palladio.http.responses import response_chat
 from palladio.http.routes import routes_generate
 from palladio.http.wire.protocol_chat import ChatRequest
@@ -28,12 +28,12 @@ OWN_NAMES = {  # messages with a renamable name, said before any translation
     "functions and function_call cannot be combined with tools; use tools": "of two fields of chat itself",
 }
 
-_CHAT = ChatRequest(messages=[{}], functions=[{}])
+_CHAT = ChatRequest(messages=[{}], functions=[{}], max_completion_tokens=1)
 RENAMABLE = {
     *anthropic_chat._PATHS,
     *response_chat._PATHS,
     *routes_generate._ALIASES,
-    *engine_names(_CHAT, "max_completion_tokens", "response_format").paths,
+    *engine_names(_CHAT, "response_format").paths,
     "messages",
 }
 WORDS = {name for path in RENAMABLE for name in (path, path.split(".")[0])}

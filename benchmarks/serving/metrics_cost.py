@@ -33,7 +33,7 @@ import orjson
 from benchmarks.support.report import quartiles
 from palladio.flags.default_model import default_model_path
 from palladio.http.app import create_app
-from palladio.http.generation.generation import OutputStream
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.core.watch.step_logger import StepTracer
 from palladio.runtime.front.async_engine import AsyncEngine

@@ -5,7 +5,9 @@ from typing import Any
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
-from palladio.http.wire.errors import THREAD_UNSUPPORTED, FieldNames, RequestNames, message_paths
+from palladio.http.wire.errors import THREAD_UNSUPPORTED
+from palladio.http.wire.field_map import FieldMap, message_paths
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import check_tool_fields, screen
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -38,37 +40,37 @@ class AnthropicChat:
         chat: the same, as the chat route takes it.
 
     Args:
-        names: are told of unknown fields, and may let them pass with a warning.
+        warnings: unknown fields may pass with one.
         name: the request's id.
 
     Raises:
         InvalidRequestError: a field is malformed, or asks for what this server has not; `param` is its path.
     """
 
-    def __init__(self, body: CountTokensRequest, names: RequestNames, name: str | None = None) -> None:
-        conversation = AnthropicConversation(body, names)
+    def __init__(self, body: CountTokensRequest, warnings: WarningList, name: str | None = None) -> None:
+        conversation = AnthropicConversation(body, warnings)
         self._paths = conversation.paths
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
-        fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body, names)}
+        fields |= {"messages": conversation.messages, "rid": name, "tools": _tools(body, warnings)}
         fields |= {"continue_final_message": True} if conversation.continues else {}
-        fields |= _tool_choice(body, names) | _thinking(body)
+        fields |= _tool_choice(body, warnings) | _thinking(body)
         self._format_path, fields["response_format"] = _response_format(body)
         if body.output_config is not None and not (body.thinking is not None and body.thinking.type == "disabled"):
             fields["reasoning_effort"] = body.output_config.effort
-        _check_context_management(body.context_management or {}, names)
+        _check_context_management(body.context_management or {}, warnings)
         if isinstance(body, MessagesRequest):
             _check_thread(body)
             fields["stop"] = body.stop_sequences
         self.chat = ChatRequest(**fields)
 
     @property
-    def names(self) -> FieldNames:
+    def names(self) -> FieldMap:
         """What the chat request's fields are in this one."""
         formats = {"response_format.json_schema": self._format_path, "response_format": self._format_path}
-        return FieldNames(paths={**_PATHS, **formats}, wholes=message_paths("messages", self._paths))
+        return FieldMap(paths={**_PATHS, **formats}, wholes=message_paths("messages", self._paths))
 
 
-def _tools(body: CountTokensRequest, names: RequestNames) -> list[dict[str, Any]] | None:
+def _tools(body: CountTokensRequest, warnings: WarningList) -> list[dict[str, Any]] | None:
     if body.tools is None:
         return None
     tools: list[dict[str, Any]] = []
@@ -82,7 +84,7 @@ def _tools(body: CountTokensRequest, names: RequestNames) -> list[dict[str, Any]
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, names)
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, warnings)
         if "input_schema" not in given:
             raise InvalidRequestError(f"{path}.input_schema is missing", param=f"{path}.input_schema")
         function = {name: given[name] for name in ("name", "description", "strict") if name in given}
@@ -90,10 +92,10 @@ def _tools(body: CountTokensRequest, names: RequestNames) -> list[dict[str, Any]
     return tools
 
 
-def _tool_choice(body: CountTokensRequest, names: RequestNames) -> dict[str, Any]:
+def _tool_choice(body: CountTokensRequest, warnings: WarningList) -> dict[str, Any]:
     if body.tool_choice is None:
         return {}
-    check_tool_fields(body.tool_choice, "tool_choice", ("type", "name", "disable_parallel_tool_use"), {}, names)
+    check_tool_fields(body.tool_choice, "tool_choice", ("type", "name", "disable_parallel_tool_use"), {}, warnings)
     alone = body.tool_choice.get("disable_parallel_tool_use")
     if alone is not None and not isinstance(alone, bool):
         path = "tool_choice.disable_parallel_tool_use"
@@ -134,9 +136,9 @@ def _check_thread(body: MessagesRequest) -> None:
         )
 
 
-def _check_context_management(given: dict[str, Any], names: RequestNames) -> None:
+def _check_context_management(given: dict[str, Any], warnings: WarningList) -> None:
     """Whatever shortens the conversation is left undone; what would put something else in its place is refused."""
-    edits = screen(given, ("edits",), where="context_management.", names=names).get("edits", [])
+    edits = screen(given, ("edits",), where="context_management.", warnings=warnings).get("edits", [])
     if not isinstance(edits, list):
         raise InvalidRequestError("context_management.edits must be a list", param="context_management.edits")
     for position, edit in enumerate(edits):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -22,7 +22,7 @@ _ERROR = "Error: "  # before the result of a tool that failed: chat templates kn
 class AnthropicConversation:
     """
     Args:
-        names: are told of fields that nothing reads, and may let them pass with a warning.
+        warnings: fields that nothing reads may pass with one.
 
     Attributes:
         messages: as chat has them.
@@ -33,8 +33,8 @@ class AnthropicConversation:
         InvalidRequestError: a message is malformed, or holds what is not served; `param` is its path.
     """
 
-    def __init__(self, body: CountTokensRequest, names: RequestNames) -> None:
-        self._unread = UnreadFields(names)
+    def __init__(self, body: CountTokensRequest, warnings: WarningList) -> None:
+        self._unread = UnreadFields(warnings)
         self.messages: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self._said: list[dict[str, list[str]]] = []  # of each message: texts by key, which are joined once

@@ -1,42 +1,39 @@
 """Anthropic's /v1/messages and /v1/messages/count_tokens."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from palladio.http.anthropic.anthropic_chat import AnthropicChat
 from palladio.http.anthropic.anthropic_events import AnthropicEvents
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
-from palladio.http.generation.sse import EventStream
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import EventStream
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 
 def messages_router(context: Context) -> APIRouter:
     router = APIRouter()
 
     Endpoint("/v1/messages", MessagesRequest, complete_message).add_to(router, context)
+    reader = JsonBody(CountTokensRequest, context.note_warning)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=describe_body(CountTokensRequest))
-    async def count_tokens(
-        request: Request,
-        body: Annotated[CountTokensRequest, Depends(JsonBody(CountTokensRequest, context.note_warning))],
-    ) -> dict[str, Any]:
+    async def count_tokens(request: Request) -> dict[str, Any]:
+        body, before = await reader.read(request)
         context.require_ready()
-        context.model_name(body.model)
-        names = RequestNames.of(request.scope)
-        chat = await run_encoding(lambda: AnthropicChat(body, names), entries_size(body.messages, body.tools))
-        names.add(chat.names)
-        counted, _ = await translate(context, chat.chat, names, reasoning_is_optional=True, is_counted=True)
-        return {"input_tokens": len(counted.prompt_ids)} | names.warnings()
+        context.names.answering(body.model)
+        chat, warnings = await _translate(body, before)
+        counted = await translate(context, chat.chat, warnings, chat.names, reasoning_is_optional=True, is_counted=True)
+        counted.warnings.note_since(before, context.note_warning)
+        return {"input_tokens": len(counted.request.prompt_ids)} | counted.warnings.fields()
 
     return router
 
@@ -48,30 +45,52 @@ async def complete_message(context: Context, call: Call, body: MessagesRequest) 
         HttpError: the client went away.
     """
     name = f"msg_{call.request_id}"
-    chat = await run_encoding(lambda: AnthropicChat(body, call.names, name), entries_size(body.messages, body.tools))
-    call.names.add(chat.names)
-    run = await ChatRun.prepare(context, call, chat.chat, reasoning_is_optional=True, lowers_length=True)
-    _warn_of_length(context, call, run.request, body.max_tokens)
-    events = AnthropicEvents(run, name, context.model_name(body.model))
-    events.message |= call.names.warnings()
+    chat, warnings = await _translate(body, call.warnings, name)
+    run = await ChatRun.prepare(
+        context, call, chat.chat, chat.names, warnings, reasoning_is_optional=True, lowers_length=True
+    )
+    warnings = _with_length(context, run, body.max_tokens)
+    events = AnthropicEvents(run, name, context.names.answering(body.model))
+    events.message |= warnings.fields()
     if body.stream:
         return EventStream(await run.start(), events)
     await run.feed(events.write)
     return Response(orjson.dumps(events.message), media_type="application/json")
 
 
-def _warn_of_length(context: Context, call: Call, request: GenerationRequest, max_tokens: int) -> None:
-    """Clients of this API must give max_tokens, and give what the largest models can: it is a limit here, no demand.
+async def _translate(
+    body: CountTokensRequest, before: Warnings, name: str | None = None
+) -> tuple[AnthropicChat, Warnings]:
+    """
+    Args:
+        before: warnings of the body.
+        name: the request's id.
+
+    Raises:
+        InvalidRequestError: see AnthropicChat.
+    """
+    warnings = WarningList(before)
+    size = entries_size(body.messages, body.tools)
+    chat = await run_encoding(lambda: AnthropicChat(body, warnings, name), size)
+    return chat, warnings.found
+
+
+def _with_length(context: Context, run: ChatRun, max_tokens: int) -> Warnings:
+    """The request's warnings, with one of a max_tokens that is lowered. Clients of this API must give max_tokens, and
+    give what the largest models can: it is a limit here, no demand.
 
     Raises:
         InvalidRequestError: warnings are errors (--unknown-fields refuse).
     """
+    warnings = WarningList(run.warnings, run.stream.names)
     limit = LengthLimit.of(context.engine.info)
-    room = limit.limit - len(request.prompt_ids)
+    room = limit.limit - len(run.request.prompt_ids)
     if 0 < room < max_tokens:
         message = "{param} is {value}, but the prompt leaves {room} tokens of {limit}"
         code = "context_length_exceeded"
         error = InvalidRequestError.of(
             message, param="max_tokens", code=code, value=max_tokens, room=room, limit=limit.name
         )
-        call.names.warn(error, outcome="lowered to that")
+        warnings.warn(error, outcome="lowered to that")
+        warnings.found.note_since(run.warnings, context.note_warning)
+    return warnings.found

@@ -19,7 +19,7 @@ from palladio.http.batches.other_names import OtherNames, asked_model
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Endpoint
+from palladio.http.generation.endpoint import Endpoint
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.records.database import Database
 
@@ -118,7 +118,7 @@ class BatchRun:
             if not has_object:
                 return await self._fail(batch, list(faults))
             names.tell(batch.id)
-            model = model or self.context.model_names[0]
+            model = model or self.context.names.shown[0]
             return await self.store.begin(batch.id, total=total, last_line=last_line, model=model)
 
     def _check_gone(self, batch: Batch) -> None:

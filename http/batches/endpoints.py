@@ -3,10 +3,10 @@
 import urllib.parse
 from typing import Any
 
-from palladio.http.chat.chat_run import CHAT
-from palladio.http.generation.generation import Endpoint
+from palladio.http.generation.endpoint import Endpoint
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.routes_responses import complete_response
+from palladio.http.routes.routes_chat import CHAT
 from palladio.http.routes.routes_classify import CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_embeddings import EMBEDDINGS

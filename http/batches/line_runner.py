@@ -9,7 +9,7 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_records import Line, LineResult, answered, refused
 from palladio.http.batches.batch_store import BatchStore
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.wire.errors import ErrorBody, any_error
 from palladio.runtime.interface.errors import (
@@ -109,7 +109,7 @@ class LineRunner:
         except Exception as error:
             if is_of_disk(error):
                 raise  # the batch waits until the disk is well again
-            return refused(line, any_error(error, call.names, f"line {request_id}"), request_id)
+            return refused(line, any_error(error, f"line {request_id}"), request_id)
         return answered(line, response.status_code, request_id, bytes(response.body))
 
 

@@ -30,7 +30,7 @@ class OtherNames:
         """Looks at more lines."""
         for line in lines:
             name = asked_model(line)
-            if name is None or self._context.is_name(name):
+            if name is None or self._context.names.has(name):
                 continue
             self._count += 1
             if len(self._names) < _MOST:
@@ -40,10 +40,10 @@ class OtherNames:
         """Logs one warning, if there are such lines."""
         if not self._count:
             return
-        served, given = self._context.model_names[0], ", ".join(map(repr, self._names))
+        served, given = self._context.names.shown[0], ", ".join(map(repr, self._names))
         outcome = (
             f"{served} answers them"
-            if self._context.takes_any_name
+            if self._context.names.takes_any
             else f'each gets a 404: write {served} or "default" there, or add --served-model-name "*"'
         )
         logger.warning("Batch %s: %d lines name other models (%s); %s", batch_id, self._count, given, outcome)

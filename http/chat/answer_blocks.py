@@ -7,7 +7,7 @@ from typing import Literal
 from palladio.http.chat.chat_output import MessagePiece
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.text_logprobs import TextLogprobs
-from palladio.http.generation.generation import Usage
+from palladio.http.generation.usage import Usage
 from palladio.http.tool_calls.reading.base import ToolDelta
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
 

@@ -8,10 +8,11 @@ from typing import Any, Self
 import orjson
 
 from palladio.http.chat.reasoning_plan import ReasoningPlan
-from palladio.http.generation.generation import finish_fields
-from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
+from palladio.http.generation.chunks import UNFINISHED, ChatChunks, StreamSettings
+from palladio.http.generation.usage import finish_fields
 from palladio.http.reasoning.counter import ReasoningCounter
-from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece
+from palladio.http.reasoning.family import PromptEnd
+from palladio.http.reasoning.reasoning_parser import ReasoningParser, ReasoningPiece
 from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
 from palladio.runtime.interface.request.generation_request import SamplingParams

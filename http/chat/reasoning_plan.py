@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import check_int
@@ -42,7 +42,7 @@ class ReasoningPlan:
         body: ChatRequest,
         family: ReasoningFamily | None,
         variables: Collection[str],
-        names: RequestNames,
+        warnings: WarningList,
         *,
         is_optional: bool = False,
     ) -> Self:
@@ -50,7 +50,7 @@ class ReasoningPlan:
         Args:
             family: the model's.
             variables: that its chat template reads.
-            names: of the request's fields, which are warned of an effort that the model does not know.
+            warnings: gets one of an effort that the model does not know.
             is_optional: the fields allow the model to reason, and change nothing where it cannot.
 
         Raises:
@@ -65,7 +65,7 @@ class ReasoningPlan:
         budget_field, budget = wishes.budget
         if budget is not None and family is None and not is_optional:
             raise _without_effect(budget_field, "this model is not known to reason (see --reasoning-parser)")
-        kwargs = wishes.template_kwargs(family, variables, names, is_optional=is_optional)
+        kwargs = wishes.template_kwargs(family, variables, warnings, is_optional=is_optional)
         for name, value in kwargs.items():
             given = (body.chat_template_kwargs or {}).get(name, value)
             if given != value:
@@ -159,7 +159,7 @@ class _AskedReasoning:
         self,
         family: ReasoningFamily | None,
         variables: Collection[str],
-        names: RequestNames,
+        warnings: WarningList,
         *,
         is_optional: bool,
     ) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class _AskedReasoning:
         if why is not None and not self.switches_by_effort:
             raise _without_effect(field, why)
         if why is not None or effort is not None:
-            names.warn(_without_effect(effort_field, why or "this model's chat template does not read it"))
+            warnings.warn(_without_effect(effort_field, why or "this model's chat template does not read it"))
         return kwargs
 
 

@@ -1,42 +1,32 @@
-"""What every route needs: the engine, the configuration and what follows from the two."""
+"""Context: the services that routes use. What is known of the model is a value of its own, ModelFacts."""
 
 import dataclasses
 import functools
-import hashlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from palladio.http.generation.model_facts import FactsKeeper, ModelFacts, ModelNames, served_names
 from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import TextEncoder, Truncation
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
-from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.security.callers import Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.tool_calls.detection import choose_format
-from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.wire.errors import NoteWarning
+from palladio.http.wire.field_warnings import NoteWarning, Warnings
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import (
     EngineDeadError,
     EngineNotReadyError,
     InvalidRequestError,
-    ModelNotFoundError,
 )
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from palladio.version import __version__
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id
 MOST_BYTES = 32 << 20  # by default
 BASE_VALUES = 1_000_000
-_HOW_TO_SAMPLE = frozenset(("temperature", "top_p", "top_k", "min_p"))
-THE_SERVED = "default"  # a name of whatever model is served, as many examples have it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +63,8 @@ class Context:
     """Built once per app.
 
     Attributes:
-        observer: is told of every request.
+        encoder: for prompts to generate from.
+        observer: sees every request.
         storage: for what outlives requests.
         callers: who may ask, by API keys.
         running: the requests that are with the engine.
@@ -149,13 +140,23 @@ class Context:
             )
         return spec
 
+    @functools.cached_property
+    def _facts(self) -> FactsKeeper:
+        return FactsKeeper(self.engine, self.config, self.chat_template)
+
     @property
-    def tokenizer(self) -> Tokenizer:
-        """
+    def names(self) -> ModelNames:
+        """Those that the model answers to, ready or not."""
+        return served_names(self.config, self.engine.config)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is known of the model.
+
         Raises:
-            InvalidRequestError: the server runs without one.
+            EngineNotReadyError: still starting.
         """
-        return self.encoder.tokenizer
+        return self._facts.facts()
 
     @functools.cached_property
     def limits(self) -> RequestLimits:
@@ -167,120 +168,12 @@ class Context:
         """For texts that are only counted, and may be too long to answer."""
         return TextEncoder(self.engine, bounded=False)
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """Names to show; "*" only widens what is accepted."""
-        names = tuple(name for name in self.config.served_model_name or () if name != "*")
-        return names or (self.engine.config.source.model_path,)
-
-    def model_name(self, asked: str | None) -> str:
-        """The name to answer with.
-
-        Raises:
-            ModelNotFoundError: no such model is served here.
-        """
-        names = self.model_names
-        if asked is None or (asked == THE_SERVED and asked not in names):
-            return names[0]
-        if asked not in names and not self.takes_any_name:
-            raise ModelNotFoundError(
-                f"the model {asked!r} is not served here; served: {', '.join(names)} "
-                '(--served-model-name "*" accepts any name)'
-            )
-        return asked
-
-    @property
-    def takes_any_name(self) -> bool:
-        """Whether the model answers to names that are not its own."""
-        return "*" in (self.config.served_model_name or ())
-
-    def is_name(self, asked: str) -> bool:
-        """Whether this is a name of the model, and not just accepted."""
-        return asked == THE_SERVED or asked in self.model_names
-
     @functools.cached_property
     def note_warning(self) -> NoteWarning | None:
-        """Is told of a request's fields that have no effect; None: they are refused (--unknown-fields)."""
+        """Counts a request's field that has no effect; None: such fields are refused (--unknown-fields)."""
         return self.observer.note_warning if self.config.unknown_fields == "warn" else None
 
     @property
-    def sampling_defaults(self) -> Mapping[str, Any]:
-        """By the names of SamplingParams; of max_tokens see `sampling.default_length`."""
-        of_model = self.engine.sampling_defaults if self.config.sampling_defaults == "model" else {}
-        return {**of_model, **self._preferred}
-
-    @property
-    def chat_sampling(self) -> Mapping[str, Any]:
-        """What our own chats send where neither the model's files nor the flags say how to sample: at temperature 1,
-        small models write nonsense."""
-        is_told = self.config.sampling_defaults != "model" or _HOW_TO_SAMPLE & self.sampling_defaults.keys()
-        return {} if is_told else {"temperature": 0.7, "min_p": 0.05}
-
-    @functools.cached_property
-    def _preferred(self) -> Mapping[str, Any]:
-        return self.config.preferred_defaults
-
-    def truncation(self, asked: int | None, reserved: int | None) -> Truncation | None:
-        """What becomes of a prompt that is too long: see `Truncation.of`."""
-        room = LengthLimit.of(self.engine.info)
-        return Truncation.of(room, asked, reserved, is_automatic=self.config.allow_auto_truncate)
-
-    @property
-    def max_model_len(self) -> int:
-        """Most tokens of prompt and output together that a request may have here."""
-        return LengthLimit.of(self.engine.info).limit
-
-    @functools.cached_property
-    def reasoning(self) -> ReasoningFamily | None:
-        """How the model reasons; None: it is not known to.
-
-        Raises:
-            EngineNotReadyError: still starting.
-        """
-        traits = ModelTraits(
-            self.engine.config.source.model_path,
-            self.engine.info.model_type,
-            self.chat_template.source(self.tokenizer),
-        )
-        return choose_family(self.config.reasoning_parser, traits)
-
-    @functools.cached_property
-    def tool_format(self) -> ToolFormat:
-        """How the model writes tool calls.
-
-        Raises:
-            EngineNotReadyError: still starting.
-            InvalidRequestError: the server runs without a tokenizer.
-        """
-        return choose_format(
-            self.config.tool_call_parser,
-            template=self.chat_template.source(self.tokenizer, tools=True),
-            model_type=self.engine.info.model_type,
-            tokenizer=self.tokenizer,
-        )
-
-    @property
-    def takes_tools(self) -> bool:
-        """Whether requests to a model with a tokenizer may have tools. Where the chat template does not write them, the
-        prompt has them as plain text, and the answer a warning."""
-        if self.chat_template.source(self.tokenizer) is None:
-            return False
-        return self.chat_template.reads_tools(self.tokenizer) or self.note_warning is not None
-
-    def template_warnings(self) -> list[str]:
-        """Lines for the log, about a ready engine: see `ChatTemplate.warnings`."""
-        tokenizer = self.engine.tokenizer
-        if tokenizer is None or self.engine.info.embedding is not None or not self.chat_template.source(tokenizer):
-            return []
-        return self.chat_template.warnings(tokenizer, self.tool_format)
-
-    @functools.cached_property
-    def system_fingerprint(self) -> str:
-        """Changes with anything that may change the tokens of a seeded request.
-
-        Raises:
-            EngineNotReadyError: still starting.
-        """
-        info = self.engine.info
-        parts = (__version__, self.engine.config.source.model_path, info.architecture, info.dtype, info.device)
-        return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
+    def no_warnings(self) -> Warnings:
+        """Those of a request of which nothing has been read."""
+        return Warnings(are_errors=self.note_warning is None)

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from palladio.http.wire.body import read_json
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import MAX_LOGPROBS, RequestOptions, SamplingParams
@@ -113,18 +113,18 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def structured_output(body: SamplingFields, names: RequestNames) -> tuple[Grammar | None, str]:
+def structured_output(body: SamplingFields, warnings: WarningList) -> tuple[Grammar | None, str]:
     """The grammar of a request's output, and the field that asks for it; None and "grammar": any text.
 
     Args:
-        names: are told of unknown fields, and may let them pass with a warning.
+        warnings: unknown fields may pass with one.
 
     Raises:
         InvalidRequestError: a field is malformed, or two ask for different things; `param` names it.
     """
     found = [*_direct(body)]
-    found += _response_format(body.response_format, names)
-    found += _structured_outputs(body.structured_outputs, names)
+    found += _response_format(body.response_format, warnings)
+    found += _structured_outputs(body.structured_outputs, warnings)
     if len(found) > 1:
         fields = [field for _, field in found]
         message = "{names} exclude each other; give one"
@@ -154,7 +154,7 @@ def _direct(body: SamplingFields) -> Iterator[tuple[Grammar, str]]:
             yield _grammar(kind, value, name, options), name
 
 
-def _response_format(value: Mapping[str, Any] | None, names: RequestNames) -> Iterator[tuple[Grammar, str]]:
+def _response_format(value: Mapping[str, Any] | None, warnings: WarningList) -> Iterator[tuple[Grammar, str]]:
     field = "response_format"
     given = {name: entry for name, entry in (value or {}).items() if entry is not None}
     kind = given.get("type")
@@ -163,12 +163,12 @@ def _response_format(value: Mapping[str, Any] | None, names: RequestNames) -> It
     if not isinstance(kind, str) or kind not in _OF_TYPE:
         message = "{param} must be {known}, got {kind!r}"
         raise InvalidRequestError.of(message, param=f"{field}.type", known=", ".join(_OF_TYPE), kind=kind)
-    given = _known(given, ("type", *_OF_TYPE[kind]), field, names)
+    given = _known(given, ("type", *_OF_TYPE[kind]), field, warnings)
     match kind:
         case "json_object":
             yield _grammar("json_schema", given.get("schema", _ANY_OBJECT), f"{field}.schema"), field
         case "json_schema":
-            yield _grammar("json_schema", _schema(given.get(kind), names), f"{field}.json_schema.schema"), field
+            yield _grammar("json_schema", _schema(given.get(kind), warnings), f"{field}.json_schema.schema"), field
         case "structural_tag":
             yield _grammar(kind, {name: entry for name, entry in given.items() if name != "type"}, field), field
         case "regex" | "ebnf":
@@ -177,21 +177,21 @@ def _response_format(value: Mapping[str, Any] | None, names: RequestNames) -> It
             yield _grammar(kind, given[kind], f"{field}.{kind}"), field
 
 
-def _schema(wrapper: object, names: RequestNames) -> object:
+def _schema(wrapper: object, warnings: WarningList) -> object:
     """What OpenAI puts round a schema: {"name": …, "schema": …, "strict": …}. A schema is kept to, strict or not."""
     path = "response_format.json_schema"
     if not isinstance(wrapper, Mapping):
         raise InvalidRequestError.of("{param} must be an object with a schema", param=path)
-    given = _known(wrapper, ("name", "description", "schema", "strict"), path, names)
+    given = _known(wrapper, ("name", "description", "schema", "strict"), path, warnings)
     if "schema" not in given:
         raise InvalidRequestError.of("{param} is missing", param=f"{path}.schema")
     schema: object = given["schema"]
     return schema
 
 
-def _structured_outputs(value: Mapping[str, Any] | None, names: RequestNames) -> Iterator[tuple[Grammar, str]]:
+def _structured_outputs(value: Mapping[str, Any] | None, warnings: WarningList) -> Iterator[tuple[Grammar, str]]:
     field = "structured_outputs"
-    given = _known(value or {}, (*_STRUCTURED, "json_object", *_WHITESPACE), field, names)
+    given = _known(value or {}, (*_STRUCTURED, "json_object", *_WHITESPACE), field, warnings)
     for name, kind in (("json_object", bool), ("disable_any_whitespace", bool), ("whitespace_pattern", str)):
         if not isinstance(given.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
@@ -220,14 +220,14 @@ def _structured_outputs(value: Mapping[str, Any] | None, names: RequestNames) ->
 _OF_GRAMMARS = frozenset(("schema", "json_object", *_WHITESPACE, *_STRUCTURED)).union(*_OF_TYPE.values())
 
 
-def _known(given: Mapping[str, Any], known: Collection[str], path: str, names: RequestNames) -> dict[str, Any]:
+def _known(given: Mapping[str, Any], known: Collection[str], path: str, warnings: WarningList) -> dict[str, Any]:
     """The fields of an object that have an effect there. One that says elsewhere what an output must be like is never
     left out."""
     for name in given:
         if name in _OF_GRAMMARS and name not in known:
             message, field = "{param} has no effect there; known: {known}", f"{path}.{name}"
             raise InvalidRequestError.of(message, param=field, known=", ".join(known), code="unknown_parameter")
-    return screen(given, known, where=f"{path}.", names=names)
+    return screen(given, known, where=f"{path}.", warnings=warnings)
 
 
 def _grammar(kind: GrammarKind, value: object, path: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Grammar:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from palladio.http.prompts.chat_messages import TextEncoder, Truncation, run_encoding
+from palladio.http.prompts.text_encoding import TextEncoder, Truncation, run_encoding
 from palladio.http.wire.protocol_completions import Prompt
 from palladio.http.wire.protocol_generate import TokenIds
 from palladio.runtime.interface.errors import InvalidRequestError

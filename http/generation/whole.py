@@ -1,12 +1,25 @@
-"""Whole answers, for requests that do not stream."""
+"""Streams that are read to their end before there is an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from palladio.http.generation.generation import OutputStream, Usage
+from palladio.http.generation.output_stream import OutputStream
+from palladio.http.generation.usage import Usage
 from palladio.runtime.interface.outputs.outputs import RequestOutput
 
 TOKEN_SIZE = 8  # characters that a token counts for, and a little more
 LOGPROB_SIZE = 64  # of each log-probability that is written
+
+
+async def feed(stream: OutputStream, write: Callable[[RequestOutput], object]) -> None:
+    """Waits for the end of every sample, and hands each output on as it comes.
+
+    Raises:
+        PalladioError: the engine gave a request up, or `write` does; in the client's names.
+    """
+    with stream.names.renaming():
+        async with stream:
+            async for output in stream:
+                write(output)
 
 
 async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
@@ -18,7 +31,7 @@ async def collect(stream: OutputStream) -> tuple[list[RequestOutput], Usage]:
         if (whole := wholes.setdefault(output.index, output)) is not output:
             whole.extend(output)
 
-    await stream.feed(add)
+    await feed(stream, add)
     outputs = [wholes[index] for index in sorted(wholes)]
     for output in outputs:
         usage.add(output)

@@ -8,9 +8,10 @@ from typing import Final
 from palladio.http.observability.explain.explanation import describe_timings, timing_fields
 from palladio.http.observability.explain.timeline_fields import TimelineBudget
 from palladio.http.observability.profile_folder import ProfileFolder
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.http.observability.records.recent_errors import RecentErrors
 from palladio.http.observability.records.request_log import RequestLog
-from palladio.http.observability.records.request_record import FrontMetrics, Origin, RequestRecord
+from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.observability.records.spans import Spans
 from palladio.http.security.callers import Caller
 from palladio.http.settings.observability_config import ObservabilityConfig

@@ -10,7 +10,8 @@ from palladio.http.ollama.protocol_ollama import (
     OllamaGenerateRequest,
     OllamaOptions,
 )
-from palladio.http.wire.errors import FieldNames, RequestNames, message_paths
+from palladio.http.wire.field_map import FieldMap, message_paths
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -44,7 +45,7 @@ class OllamaChat:
 
     Args:
         model: as it is served.
-        request_names: are told of fields that have no effect, and may let them pass with a warning.
+        warnings: fields that have no effect may pass with one.
         prompt_ids: of a prompt of /api/generate that is taken as it is; None: it is a message.
 
     Raises:
@@ -52,9 +53,9 @@ class OllamaChat:
     """
 
     def __init__(
-        self, body: OllamaFields, model: str, request_names: RequestNames, prompt_ids: list[int] | None = None
+        self, body: OllamaFields, model: str, warnings: WarningList, prompt_ids: list[int] | None = None
     ) -> None:
-        fields: dict[str, Any] = {"model": model} | _sampling(body.options or OllamaOptions(), request_names)
+        fields: dict[str, Any] = {"model": model} | _sampling(body.options or OllamaOptions(), warnings)
         fields |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
         fields |= _thinking(body) | _response_format(body.format)
         wholes: Mapping[str, str] = {}
@@ -69,17 +70,17 @@ class OllamaChat:
             raw = {"input_ids": prompt_ids, "separate_reasoning": False}
             fields |= {"messages": list(given.values())} if prompt_ids is None else raw
         self.chat = ChatRequest(**{name: value for name, value in fields.items() if value is not None})
-        self.names = FieldNames(paths={**_PATHS, "input_ids": "prompt"}, wholes=wholes)
+        self.names = FieldMap(paths={**_PATHS, "input_ids": "prompt"}, wholes=wholes)
 
 
-def _sampling(options: OllamaOptions, names: RequestNames) -> dict[str, Any]:
+def _sampling(options: OllamaOptions, warnings: WarningList) -> dict[str, Any]:
     given = options.model_dump(exclude_none=True)
     for name, neutral in _NEUTRAL.items():
         if given.get(name, neutral) != neutral:
             raise _unsupported(f"options.{name}", f"only {neutral!r} is, which switches it off")
     penalty, window = options.repeat_penalty, options.repeat_last_n
     if penalty not in (None, 1.0) and window not in (None, -1, 0):
-        names.warn(_unsupported("options.repeat_last_n", "repeat_penalty counts all of the text here, as with -1"))
+        warnings.warn(_unsupported("options.repeat_last_n", "repeat_penalty counts all of the text here, as with -1"))
     return {name: given.get(name) for name in _SAME} | {
         "repetition_penalty": None if window == 0 else penalty,
         "seed": None if options.seed == -1 else options.seed,

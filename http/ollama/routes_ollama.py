@@ -9,13 +9,14 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
-from palladio.http.generation.sse import EventStream
+from palladio.http.generation.endpoint import Call
+from palladio.http.generation.event_stream import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.ollama_lines import OllamaLines, head
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.field_warnings import WarningList, Warnings
 
 VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
 LATEST = ":latest"  # the tag that names without one have
@@ -23,47 +24,43 @@ LATEST = ":latest"  # the tag that names without one have
 
 def ollama_router(context: Context) -> APIRouter:
     router = APIRouter()
+    chat_reader = JsonBody(OllamaChatRequest, context.note_warning, of_any_type=True)
+    prompt_reader = JsonBody(OllamaGenerateRequest, context.note_warning, of_any_type=True)
 
     @router.post("/api/chat", openapi_extra=describe_body(OllamaChatRequest), response_model=None)
-    async def chat(
-        request: Request,
-        body: Annotated[
-            OllamaChatRequest, Depends(JsonBody(OllamaChatRequest, context.note_warning, of_any_type=True))
-        ],
-    ) -> Response:
+    async def chat(request: Request) -> Response:
+        body, before = await chat_reader.read(request)
         if not body.messages:
             return _load(context, body)
         model = served_name(context, body.model)
-        call = Call.of(request)
+        warnings = WarningList(before)
         translated = await run_encoding(
-            lambda: OllamaChat(body, model, call.names), entries_size(body.messages, body.tools)
+            lambda: OllamaChat(body, model, warnings), entries_size(body.messages, body.tools)
         )
-        return await _answer(context, call, body, translated)
+        return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
     @router.post("/api/generate", openapi_extra=describe_body(OllamaGenerateRequest), response_model=None)
-    async def generate(
-        request: Request,
-        body: Annotated[
-            OllamaGenerateRequest, Depends(JsonBody(OllamaGenerateRequest, context.note_warning, of_any_type=True))
-        ],
-    ) -> Response:
+    async def generate(request: Request) -> Response:
+        body, before = await prompt_reader.read(request)
         prompt = body.prompt
         if not prompt:
             return _load(context, body)
         context.require_generation()
         ids = await run_encoding(lambda: context.encoder.encode(prompt), len(prompt)) if body.raw else None
-        call, model = Call.of(request), served_name(context, body.model)
-        return await _answer(context, call, body, OllamaChat(body, model, call.names, ids))
+        model, warnings = served_name(context, body.model), WarningList(before)
+        translated = OllamaChat(body, model, warnings, ids)
+        return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
     _add_models(router, context)
     return router
 
 
-async def _answer(context: Context, call: Call, body: OllamaFields, translated: OllamaChat) -> Response:
-    call.names.add(translated.names)
-    run = await ChatRun.prepare(context, call, translated.chat, lowers_length=True)
-    is_chat, warnings = isinstance(body, OllamaChatRequest), call.names.warnings()
-    lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=warnings)
+async def _answer(
+    context: Context, call: Call, body: OllamaFields, translated: OllamaChat, warnings: Warnings
+) -> Response:
+    run = await ChatRun.prepare(context, call, translated.chat, translated.names, warnings, lowers_length=True)
+    is_chat = isinstance(body, OllamaChatRequest)
+    lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=run.warnings.fields())
     if body.stream is not False:
         return EventStream(await run.start(), lines, media_type="application/x-ndjson")
     await run.feed(lines.write)
@@ -88,10 +85,10 @@ def served_name(context: Context, asked: str) -> str:
         ModelNotFoundError: no such model is served here.
     """
     name = asked.removesuffix(LATEST)
-    if context.is_name(asked) or context.takes_any_name:
-        return context.model_name(asked)
-    short = (served for served in context.model_names if served.rstrip("/").rpartition("/")[2] == name)
-    return context.model_name(next(short, name))
+    if context.names.has(asked) or context.names.takes_any:
+        return context.names.answering(asked)
+    short = (served for served in context.names.shown if served.rstrip("/").rpartition("/")[2] == name)
+    return context.names.answering(next(short, name))
 
 
 def _add_models(router: APIRouter, context: Context) -> None:
@@ -102,7 +99,7 @@ def _add_models(router: APIRouter, context: Context) -> None:
     @router.get("/api/tags")
     async def tags() -> dict[str, Any]:
         context.require_ready()
-        return {"models": [_model(context, name) for name in context.model_names]}
+        return {"models": [_model(context, name) for name in context.names.shown]}
 
     @router.get("/api/ps")
     async def running() -> dict[str, Any]:
@@ -112,15 +109,15 @@ def _add_models(router: APIRouter, context: Context) -> None:
         of_ever = {
             "expires_at": "2318-01-01T00:00:00Z",
             "size_vram": num_bytes,
-            "context_length": context.max_model_len,
+            "context_length": context.facts.max_model_len,
         }
-        return {"models": [_model(context, name) | of_ever for name in context.model_names]}
+        return {"models": [_model(context, name) | of_ever for name in context.names.shown]}
 
     @router.post("/api/show", openapi_extra=describe_body(ShowRequest))
     async def show(body: Annotated[ShowRequest, Depends(JsonBody(ShowRequest, of_any_type=True))]) -> dict[str, Any]:
         context.require_ready()
         asked = body.model or body.name
-        name = context.model_name(None) if asked is None else served_name(context, asked)
+        name = context.names.answering(None) if asked is None else served_name(context, asked)
         return _details(context, name)
 
 
@@ -160,8 +157,8 @@ def _details(context: Context, name: str) -> dict[str, Any]:
     template = None if tokenizer is None else context.chat_template.source(tokenizer)
     abilities = ["completion"] if context.engine.info.embedding is None else ["embedding"]
     if tokenizer is not None and template is not None:
-        abilities += ["tools"] if context.takes_tools else []
-        abilities += ["thinking"] if context.reasoning is not None else []
+        abilities += ["tools"] if context.facts.takes_tools else []
+        abilities += ["thinking"] if context.facts.reasoning is not None else []
     return {
         "modelfile": "",
         "parameters": "",
@@ -171,7 +168,7 @@ def _details(context: Context, name: str) -> dict[str, Any]:
             "general.architecture": family,
             "general.basename": name,
             "general.parameter_count": context.engine.info.weights.num_parameters,
-            f"{family}.context_length": context.max_model_len,
+            f"{family}.context_length": context.facts.max_model_len,
         },
         "capabilities": abilities,
         "modified_at": _model(context, name)["modified_at"],

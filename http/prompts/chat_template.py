@@ -1,28 +1,16 @@
-"""Messages → prompt: which chat template, and rendering it."""
+"""ChatTemplate: which template a server or a request uses, what it reads, and the text that it makes of messages."""
 
 import asyncio
 import concurrent.futures
-import contextlib
-import dataclasses
 import difflib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 from jinja2 import TemplateError
 
-from palladio.http.prompts.chat_messages import (
-    LONG_TEXT,
-    MessageForms,
-    TextEncoder,
-    Truncation,
-    content_text,
-    continues_final_message,
-    run_encoding,
-    template_messages,
-)
+from palladio.http.prompts.chat_messages import MessageForms, continues_final_message, template_messages
 from palladio.http.prompts.generic_tools import with_calls_as_text, with_tools
 from palladio.http.prompts.template_calls import CallForms
 from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts, built_in_template, load_template
@@ -30,8 +18,8 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.wire.errors import RequestNames
-from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
+from palladio.http.wire.field_warnings import WarningList
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import find_misspelt
 from palladio.runtime.text.templates.template_check import check_template
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -39,27 +27,10 @@ from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 10.0  # for one conversation, however long
-QUICK_SECONDS = 0.02  # on the event loop
-MESSAGE_SIZE = 32  # characters that a message counts for, beside its own
-NUM_THREADS = 2  # for the others; those of everything else stay free
+NUM_THREADS = 2  # for what takes its time; those of everything else stay free
 
 _OURS = ("self", "messages", "template", "seconds", "tools", "add_generation_prompt", "continue_final_message")
 _HELPERS = ("raise_exception", "strftime_now")  # which templates call
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A conversation as the model gets it.
-
-    Attributes:
-        text: as the template rendered it.
-        token_ids: of that text.
-        continued: the text of the message that is continued; None: a new one begins.
-    """
-
-    text: str
-    token_ids: list[int]
-    continued: str | None
 
 
 class ChatTemplate:
@@ -68,6 +39,9 @@ class ChatTemplate:
     Args:
         of_request: the template of one request in its place.
         threads: that render what takes its time; default: new ones.
+
+    Attributes:
+        is_of_request: it is the template of one request.
 
     Raises:
         ConfigError: --chat-template names neither a readable file nor a built-in template, or
@@ -81,7 +55,7 @@ class ChatTemplate:
         threads: concurrent.futures.ThreadPoolExecutor | None = None,
     ) -> None:
         self._config = config
-        self._of_request = of_request
+        self.is_of_request = of_request is not None
         self._override: str | dict[str, str] | None = of_request
         if of_request is None and config.chat_template:
             self._override = load_template(config.chat_template)
@@ -93,9 +67,7 @@ class ChatTemplate:
         self._built_in: dict[BuiltInTemplate, str] = {}
         self._call_forms: dict[str, CallForms] = {}
         self._message_forms = MessageForms()
-        self._threads = threads or concurrent.futures.ThreadPoolExecutor(
-            NUM_THREADS, thread_name_prefix="chat-template"
-        )
+        self.threads = threads or concurrent.futures.ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="chat-template")
 
     async def for_request(self, template: str | None) -> "ChatTemplate":
         """The one that a request is rendered with. Its own is read and compiled off the event loop.
@@ -114,9 +86,9 @@ class ChatTemplate:
                 param="chat_template",
                 code="unsupported_parameter",
             )
-        own = ChatTemplate(self._config, template, self._threads)
+        own = ChatTemplate(self._config, template, self.threads)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, own._examine, template)
+            await asyncio.get_running_loop().run_in_executor(self.threads, own._examine, template)
         except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:
             message = "{param} is malformed: {why}"
             raise InvalidRequestError.of(message, param="chat_template", why=error) from None
@@ -125,52 +97,6 @@ class ChatTemplate:
     def _examine(self, template: str) -> None:
         check_template(template)
         self._read(template)
-
-    async def encode(
-        self,
-        encoder: TextEncoder,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool | None,
-        continue_final_message: bool | None,
-        add_special_tokens: bool | None,
-        kwargs: Mapping[str, Any] | None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        truncation: Truncation | None = None,
-    ) -> ChatPrompt:
-        """The prompt of a conversation.
-
-        Args:
-            add_special_tokens: default false: templates write the special tokens themselves.
-            kwargs: chat_template_kwargs.
-            tools: what the template is told of tools; None: nothing.
-            truncation: of the prompt's token ids, where they are too many; its text is as rendered.
-
-        Raises:
-            InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
-                what it is given (kwargs).
-            RenderLimitError: it takes too long for them.
-        """
-
-        def render(seconds: float) -> str:
-            settings = (add_generation_prompt, continue_final_message, kwargs, tools)
-            return self.render(encoder.tokenizer, messages, *settings, seconds=seconds)
-
-        text = await self._run(render, _size(messages, tools))
-
-        def finish() -> ChatPrompt:
-            token_ids = encoder.encode(text, bool(add_special_tokens), truncation)
-            continues = continues_final_message(messages, add_generation_prompt, continue_final_message)
-            return ChatPrompt(text, token_ids, content_text(messages[-1]) if continues else None)
-
-        return await run_encoding(finish, len(text))
-
-    async def _run(self, render: Callable[[float], str], size: int) -> str:
-        """What is short is rendered at once, but for what takes its time; that goes to threads of its own."""
-        if size <= LONG_TEXT and self._of_request is None:
-            with contextlib.suppress(RenderLimitError):
-                return render(QUICK_SECONDS)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, render, MAX_SECONDS)
 
     def render(
         self,
@@ -183,10 +109,17 @@ class ChatTemplate:
         *,
         seconds: float = MAX_SECONDS,
     ) -> str:
-        """The prompt as text. See `encode`.
+        """The prompt as text.
 
         Args:
+            kwargs: chat_template_kwargs.
+            tools: what the template writes of tools; None: nothing.
             seconds: that rendering may take.
+
+        Raises:
+            InvalidRequestError: the messages are malformed, there is no template, it refuses them, or it does not read
+                what it is given (kwargs).
+            RenderLimitError: it takes too long for them.
         """
         calls = any(_has_calls(message) for message in messages)
         if tools is None and calls and not self._read(self._template(tokenizer, tools=False)).reads_calls:
@@ -250,7 +183,7 @@ class ChatTemplate:
         return (template.get("tool_use") if tools else None) or template.get("default")
 
     def _built_in_text(self, tokenizer: Tokenizer) -> str | None:
-        """Of a model that has no template: read, and told to the log, once for each server."""
+        """The template of a model that has none: read and logged once for each server."""
         found = built_in_template(tokenizer)
         if found is None:
             return None
@@ -263,11 +196,11 @@ class ChatTemplate:
         """The names that the template reads, its own ones included. See `source`."""
         return self._read(self.source(tokenizer, tools=tools) or "").variables
 
-    def read_kwargs(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any], names: RequestNames) -> dict[str, Any]:
+    def read_kwargs(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any], warnings: WarningList) -> dict[str, Any]:
         """Those of a request's chat_template_kwargs that the template reads, or must refuse.
 
         Args:
-            names: of the request's fields, which are warned of the others.
+            warnings: gets one of each of the others.
 
         Raises:
             InvalidRequestError: one is not read, and may not pass or is misspelt.
@@ -281,7 +214,7 @@ class ChatTemplate:
             error = _unread(facts, name)
             if find_misspelt(name, facts.variables.difference(facts.own, _HELPERS) | TOGGLES, ()) is not None:
                 raise error
-            names.warn(error)
+            warnings.warn(error)
         return {name: value for name, value in kwargs.items() if name in known}
 
     def reads_tools(self, tokenizer: Tokenizer) -> bool:
@@ -331,7 +264,7 @@ class ChatTemplate:
     def _read(self, template: str) -> TemplateFacts:
         if template not in self._facts:
             self._facts[template] = facts = TemplateFacts.of(template)
-            if self._of_request is None:
+            if not self.is_of_request:
                 logger.info("Detected chat template content format: %s", facts.content_format)
         return self._facts[template]
 
@@ -367,11 +300,3 @@ def _names_to_give(facts: TemplateFacts, name: str) -> str:
         return f"did you mean {close[0]}?"
     given = sorted(known for known in readable if not known.endswith("_token"))
     return f"it reads {', '.join(given)}" if given else "it reads no variables"
-
-
-def _size(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> int:
-    """About how many characters there are to render."""
-    values = [value for message in messages for value in message.values()]
-    others = [value for value in values if not isinstance(value, str)]
-    texts = sum(len(value) for value in values if isinstance(value, str))
-    return texts + MESSAGE_SIZE * len(messages) + len(orjson.dumps((others, tools)))

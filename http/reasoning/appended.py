@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from palladio.http.reasoning.family import PromptEnd, ReasoningParser, TagFamily, TagParser, Tags
+from palladio.http.reasoning.family import PromptEnd, TagFamily
+from palladio.http.reasoning.reasoning_parser import ReasoningParser, TagParser, Tags
 
 
 class AppendedParser(ReasoningParser):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from palladio.http.reasoning.family import ReasoningParser
+from palladio.http.reasoning.reasoning_parser import ReasoningParser
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

@@ -4,7 +4,8 @@ import dataclasses
 import re
 from typing import Literal
 
-from palladio.http.reasoning.family import PromptEnd, ReasoningFamily, ReasoningParser
+from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
+from palladio.http.reasoning.reasoning_parser import ReasoningParser
 from palladio.runtime.interface.request.grammar_spec import Thinking
 from palladio.runtime.text.tokenizers.detokenizer import Marks
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

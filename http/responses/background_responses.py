@@ -131,7 +131,7 @@ class BackgroundResponses:
         try:
             await self._feed(run, events, log, waits=waits)
         except Exception as exc:  # noqa: BLE001 (a request's border: its client has an answer)
-            log.add(events.fail(any_error(exc, run.call.names, f"response {run.request.request_id}")))
+            log.add(events.fail(any_error(exc, f"response {run.request.request_id}")))
         if self._ends_with_server and events.response["status"] in ("failed", "cancelled"):
             log.close()  # the request stays in the store, to be made again
         else:

@@ -8,7 +8,8 @@ from typing import Any
 
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.http.wire.errors import FieldNames, RequestNames, message_paths
+from palladio.http.wire.field_map import FieldMap, message_paths
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import SamplerFields, check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.http.wire.typed_json import typed
@@ -71,7 +72,7 @@ class ResponseChat:
         chat: the same, as the chat route takes it.
 
     Args:
-        names: are told of unknown fields, and may let them pass with a warning.
+        warnings: unknown fields may pass with one.
         name: the request's id.
 
     Raises:
@@ -79,7 +80,7 @@ class ResponseChat:
     """
 
     def __init__(
-        self, body: InputTokensRequest, conversation: Conversation, names: RequestNames, name: str | None = None
+        self, body: InputTokensRequest, conversation: Conversation, warnings: WarningList, name: str | None = None
     ) -> None:
         items = [("previous_response_id", item) for item in conversation.earlier]
         items += [(f"input.{position}", item) for position, item in enumerate(conversation.new)]
@@ -92,8 +93,8 @@ class ResponseChat:
         if not conversation.new:
             raise InvalidRequestError("input is missing: give a string, or a list of items", param="input")
         fields: dict[str, Any] = {name: value for name, value in body if name in SAME_NAME}
-        tools, self._tool_paths = _tools(body, names)
-        fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body, names)}
+        tools, self._tool_paths = _tools(body, warnings)
+        fields |= {"messages": messages, "rid": name, "tools": tools, "tool_choice": _tool_choice(body, warnings)}
         fields["response_format"] = _response_format(body)
         if body.reasoning is not None and body.reasoning.effort is not None:
             fields["reasoning"] = ReasoningOptions(effort=body.reasoning.effort)
@@ -104,9 +105,9 @@ class ResponseChat:
         self.chat = ChatRequest(**fields)
 
     @property
-    def names(self) -> FieldNames:
+    def names(self) -> FieldMap:
         """What the chat request's fields are in this one."""
-        return FieldNames(paths={**self._tool_paths, **_PATHS}, wholes=message_paths("input", self._paths))
+        return FieldMap(paths={**self._tool_paths, **_PATHS}, wholes=message_paths("input", self._paths))
 
 
 def _of_output(body: ResponseRequest) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def _of_output(body: ResponseRequest) -> dict[str, Any]:
     }
 
 
-def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+def _tools(body: InputTokensRequest, warnings: WarningList) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
     """The functions, and what their paths in the chat request are in this one."""
     if body.tools is None:
         return None, {}
@@ -146,7 +147,7 @@ def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str
                 param=f"{path}.type",
                 code="unsupported_parameter",
             )
-        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, names)
+        check_tool_fields(given, path, _TOOL_FIELDS, _NEUTRAL, warnings)
         kept = {name: given[name] for name in _TOOL_FIELDS[1:] if name in given}
         paths[f"tools.{len(tools)}.function"] = path
         tools.append({"type": "function", "function": kept})
@@ -155,15 +156,15 @@ def _tools(body: InputTokensRequest, names: RequestNames) -> tuple[list[dict[str
         logger.info("Ignored tools of a request that are not functions: %s", kinds)
         message = "not supported: {param} of type {kinds}, which are not functions"
         error = InvalidRequestError.of(message, param="tools", code="unsupported_parameter", kinds=kinds)
-        names.warn(error, outcome="left out")
+        warnings.warn(error, outcome="left out")
     return tools, paths
 
 
-def _tool_choice(body: InputTokensRequest, names: RequestNames) -> str | dict[str, Any] | None:
+def _tool_choice(body: InputTokensRequest, warnings: WarningList) -> str | dict[str, Any] | None:
     choice = body.tool_choice
     if not isinstance(choice, dict):
         return choice
-    check_tool_fields(choice, "tool_choice", ("type", "name", "mode", "tools"), {}, names)
+    check_tool_fields(choice, "tool_choice", ("type", "name", "mode", "tools"), {}, warnings)
     match choice.get("type"):
         case "function":
             return _function(choice)

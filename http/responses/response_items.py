@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -45,13 +45,13 @@ def referenced_ids(given: str | Sequence[Item] | None) -> list[str]:
 
 
 def input_items(
-    given: str | Sequence[Item] | None, referenced: Mapping[str, Item], response_id: str, names: RequestNames
+    given: str | Sequence[Item] | None, referenced: Mapping[str, Item], response_id: str, warnings: WarningList
 ) -> list[Item]:
     """The input of a request in the form in which it is stored.
 
     Args:
         referenced: the items of `referenced_ids`.
-        names: are told of fields that nothing reads, and may let them pass with a warning.
+        warnings: fields that nothing reads may pass with one.
 
     Raises:
         InvalidRequestError: an item is malformed, or of a kind that is not served; `param` is its path.
@@ -61,7 +61,7 @@ def input_items(
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     items: list[Item] = []
-    unread = UnreadFields(names)
+    unread = UnreadFields(warnings)
     for position, item in enumerate(given):
         path = f"input.{position}"
         if _kind(item) == "item_reference":

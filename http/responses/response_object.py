@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.http.generation.generation import Usage
+from palladio.http.generation.usage import Usage
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import Response
 from palladio.http.wire.errors import ErrorBody

@@ -5,8 +5,8 @@ from typing import Self
 
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.generation.endpoint import Call
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_events import ResponseEvents
@@ -17,7 +17,7 @@ from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import new_id
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 
 ROUTE = "/v1/responses"
 
@@ -50,15 +50,16 @@ class ResponseRun:
             HttpError: what it goes on from is not stored.
         """
         name = response_id or new_id("resp_")
-        conversation = await conversation_of(store, body, name, call.caller, call.names)
+        warnings = WarningList(call.warnings)
+        conversation = await conversation_of(store, body, name, call.caller, warnings)
         if body.truncation == "auto":
             conversation = await fitted(context, body, conversation)
         size = entries_size([*conversation.earlier, *conversation.new], body.tools)
-        chat = await run_encoding(lambda: ResponseChat(body, conversation, call.names, name), size)
-        call.names.add(chat.names)
-        run = await ChatRun.prepare(context, call, chat.chat)
-        response = new_response(body, run.request.params, name, run.request.received, context.model_name(body.model))
-        response |= call.names.warnings()
+        chat = await run_encoding(lambda: ResponseChat(body, conversation, warnings, name), size)
+        run = await ChatRun.prepare(context, call, chat.chat, chat.names, warnings.found)
+        model = context.names.answering(body.model)
+        response = new_response(body, run.request.params, name, run.request.received, model)
+        response |= run.warnings.fields()
         obfuscate = bool(body.stream_options and body.stream_options.include_obfuscation)
         events = ResponseEvents(run, response, obfuscate=obfuscate)
         return cls(run, events, body, list(conversation.new), store, call.caller)
@@ -78,12 +79,12 @@ class ResponseRun:
 
 
 async def conversation_of(
-    store: ResponseStore, body: InputTokensRequest, response_id: str, caller: Caller, names: RequestNames
+    store: ResponseStore, body: InputTokensRequest, response_id: str, caller: Caller, warnings: WarningList
 ) -> Conversation:
     """What a request goes on from, out of the store where it refers to it.
 
     Args:
-        names: are told of unknown fields, and may let them pass with a warning.
+        warnings: unknown fields may pass with one.
 
     Raises:
         InvalidRequestError: an item is malformed.
@@ -97,5 +98,5 @@ async def conversation_of(
     for name in wanted:
         if name not in found:
             raise not_found(name, "input")
-    new = await run_encoding(lambda: input_items(body.input, found, response_id, names), entries_size(body.input))
+    new = await run_encoding(lambda: input_items(body.input, found, response_id, warnings), entries_size(body.input))
     return Conversation(earlier, new)

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
-from palladio.http.generation.sse import HEADERS, EventStream
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.generation.endpoint import Call
+from palladio.http.generation.event_stream import HEADERS, EventStream
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
@@ -23,7 +23,7 @@ from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
@@ -33,19 +33,20 @@ def responses_router(
     context: Context, store: ResponseStore, background: BackgroundResponses, unfinished: UnfinishedResponses
 ) -> APIRouter:
     router = APIRouter()
+    reader = JsonBody(ResponseRequest, context.note_warning)
 
     async def find(response_id: str, caller: Caller) -> StoredResponse:
         await unfinished.start()
         return await store.get(response_id, caller)
 
     @router.post("/v1/responses", openapi_extra=describe_body(ResponseRequest), response_model=None)
-    async def create(
-        request: Request, body: Annotated[ResponseRequest, Depends(JsonBody(ResponseRequest, context.note_warning))]
-    ) -> Response:
+    async def create(request: Request) -> Response:
+        body, warnings = await reader.read(request)
+        call = Call.of(request, warnings)
         if body.background:
             await unfinished.start()
-            return await _start(context, Call.of(request), body, store, background)
-        return await complete_response(context, Call.of(request), body)
+            return await _start(context, call, body, store, background)
+        return await complete_response(context, call, body)
 
     _add_input_tokens(router, context, store)
 
@@ -108,21 +109,21 @@ def responses_router(
 
 
 def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore) -> None:
+    reader = JsonBody(InputTokensRequest, context.note_warning)
+
     @router.post("/v1/responses/input_tokens", openapi_extra=describe_body(InputTokensRequest))
-    async def input_tokens(
-        request: Request,
-        caller: CallerOf,
-        body: Annotated[InputTokensRequest, Depends(JsonBody(InputTokensRequest, context.note_warning))],
-    ) -> dict[str, Any]:
+    async def input_tokens(request: Request, caller: CallerOf) -> dict[str, Any]:
+        body, before = await reader.read(request)
         context.require_ready()
-        context.model_name(body.model)
-        names = RequestNames.of(request.scope)
-        conversation = await conversation_of(store, body, "resp_", caller, names)
+        context.names.answering(body.model)
+        warnings = WarningList(before)
+        conversation = await conversation_of(store, body, "resp_", caller, warnings)
         size = entries_size([*conversation.earlier, *conversation.new], body.tools)
-        chat = await run_encoding(lambda: ResponseChat(body, conversation, names), size)
-        names.add(chat.names)
-        counted, _ = await translate(context, chat.chat, names, is_counted=True)
-        return {"object": "response.input_tokens", "input_tokens": len(counted.prompt_ids)} | names.warnings()
+        chat = await run_encoding(lambda: ResponseChat(body, conversation, warnings), size)
+        counted = await translate(context, chat.chat, warnings.found, chat.names, is_counted=True)
+        counted.warnings.note_since(before, context.note_warning)
+        count = len(counted.request.prompt_ids)
+        return {"object": "response.input_tokens", "input_tokens": count} | counted.warnings.fields()
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:

@@ -7,11 +7,11 @@ import orjson
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import entries_size, run_encoding
+from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import Item
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.runtime.interface.errors import InvalidRequestError
 
 FREE_PART = 8  # of the context, one part of so many is left for an answer without max_output_tokens
@@ -24,7 +24,7 @@ async def fitted(context: Context, body: ResponseRequest, conversation: Conversa
 
     It is rendered and counted once, and if it does not fit, once more for each binary digit of the number of ways.
     """
-    limit = context.max_model_len
+    limit = context.facts.max_model_len
     least, wanted = body.max_output_tokens or 1, body.max_output_tokens or limit // FREE_PART
     ways = droppable([*conversation.earlier, *conversation.new])
     if not ways or await _fits(context, body, conversation, limit - least):
@@ -41,18 +41,14 @@ async def _fits(context: Context, body: ResponseRequest, conversation: Conversat
     """Also of a request that is wrong: what is wrong with it is said when it runs. Args: most: tokens of the prompt."""
     size = entries_size([*conversation.earlier, *conversation.new], body.tools)
     try:
-        names = RequestNames(_ignore)
-        chat = (await run_encoding(lambda: ResponseChat(body, conversation, names), size)).chat
+        warnings = WarningList(Warnings(are_errors=False))  # the answer tells of them when it runs
+        chat = (await run_encoding(lambda: ResponseChat(body, conversation, warnings), size)).chat
         if len(orjson.dumps((chat.messages, chat.tools))) > context.counting_encoder.max_counted:
             return False
-        counted, _ = await translate(context, chat, names, is_counted=True)
+        counted = await translate(context, chat, warnings.found, is_counted=True)
     except InvalidRequestError:
         return True
-    return len(counted.prompt_ids) <= most
-
-
-def _ignore(_param: str, _code: str) -> None:
-    """Warnings are told when it runs."""
+    return len(counted.request.prompt_ids) <= most
 
 
 def droppable(items: Sequence[Item]) -> list[frozenset[int]]:

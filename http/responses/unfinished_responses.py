@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call
+from palladio.http.generation.endpoint import Call
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events
@@ -17,7 +17,8 @@ from palladio.http.responses.response_run import ROUTE, ResponseRun
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.storage.records.news import News
-from palladio.http.wire.errors import WARNINGS, ErrorBody, HttpError, RequestNames, any_error
+from palladio.http.wire.errors import ErrorBody, HttpError, any_error
+from palladio.http.wire.field_warnings import WARNINGS
 from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
@@ -147,8 +148,8 @@ class UnfinishedResponses:
         if stored.attempts > MAX_ATTEMPTS:
             message = f"{stored.attempts} servers stopped before they completed this response"
             return ErrorBody(500, message)
-        names = RequestNames(self._context.note_warning)
-        call = Call(stored.id, ROUTE, stored.id, self._context.callers.of_owner(stored.owner), names=names)
+        caller = self._context.callers.of_owner(stored.owner)
+        call = Call(stored.id, ROUTE, stored.id, caller, warnings=self._context.no_warnings)
         try:
             body = ResponseRequest.parse(stored.request)
             return await ResponseRun.prepare(self._context, call, body, self._store, stored.id)
@@ -157,4 +158,4 @@ class UnfinishedResponses:
         except Exception as error:
             if is_of_disk(error):
                 raise
-            return any_error(error, call.names, f"response {stored.id}")
+            return any_error(error, f"response {stored.id}")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import OutputStream
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.whole import collect
 from palladio.http.observability.metrics.engine_stats import SharedCall
 from palladio.http.security.callers import CallerOf
@@ -121,15 +121,15 @@ def _add_information(router: APIRouter, context: Context) -> None:
         source, info = engine.config.source, engine.info
         return {
             "model_path": engine.model.path or source.model_path,
-            "served_model_name": context.model_names[0],
+            "served_model_name": context.names.shown[0],
             "tokenizer_path": source.tokenizer_path or source.model_path,
             "is_generation": info.embedding is None,
-            "preferred_sampling_params": dict(context.sampling_defaults) or None,
+            "preferred_sampling_params": dict(context.facts.sampling_defaults) or None,
             "load_format": source.load_format,
             "weight_version": engine.model.version,
             "model_type": info.model_type,
             "architectures": [info.architecture],
-            "max_model_len": context.max_model_len,
+            "max_model_len": context.facts.max_model_len,
             "vocab_size": info.vocab_size,
             "has_image_understanding": False,
             "has_audio_understanding": False,
@@ -146,10 +146,10 @@ def _add_information(router: APIRouter, context: Context) -> None:
         load = describe_stats(await stats.get())
         source = engine.config.source
         as_sglang_has_it = {
-            "served_model_name": context.model_names[0],
+            "served_model_name": context.names.shown[0],
             "tokenizer_path": source.tokenizer_path or source.model_path,
             "max_total_num_tokens": engine.info.max_total_tokens,
-            "max_req_input_len": context.max_model_len - 1,
+            "max_req_input_len": context.facts.max_model_len - 1,
         }
         return (
             engine.config.flags()

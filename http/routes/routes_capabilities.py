@@ -49,20 +49,20 @@ def _model(context: Context) -> dict[str, Any]:
     output = "text" if embedding is None else "embedding" if classes is None else "classes"
     return {
         "object": "capabilities",
-        "model": context.model_names[0],
-        "any_model_name": context.takes_any_name,
+        "model": context.names.shown[0],
+        "any_model_name": context.names.takes_any,
         "architecture": info.architecture,
         "dtype": info.dtype,
         "device": info.device,
-        "max_model_len": context.max_model_len,
+        "max_model_len": context.facts.max_model_len,
         "modalities": {"input": ["text"], "output": [output]},
         "embedding": _shown(embedding) if classes is None else None,
         "classes": None if classes is None else {"labels": classes.labels, "activation": classes.activation},
         "tokenizer": tokenizer is not None,
         "chat_template": has_template,
-        "chat_sampling_params": context.chat_sampling,
+        "chat_sampling_params": context.facts.chat_sampling,
         "reasoning_parser": None if reasoning is None else reasoning.name,
-        "tool_call_parser": context.tool_format.name if has_template else None,
+        "tool_call_parser": context.facts.tool_format.name if has_template else None,
         "grammar_backend": context.engine.config.grammar.grammar_backend if _has_grammars(context) else None,
     }
 
@@ -79,7 +79,7 @@ def _has_template(context: Context) -> bool:
 
 
 def _reasoning(context: Context) -> ReasoningFamily | None:
-    return context.reasoning if _has_template(context) else None
+    return context.facts.reasoning if _has_template(context) else None
 
 
 def _has_grammars(context: Context) -> bool:
@@ -118,7 +118,7 @@ def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]
     """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
     closed = _closed(context)
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
-    has_tools = _has_template(context) and context.takes_tools
+    has_tools = _has_template(context) and context.facts.takes_tools
     found = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():

@@ -7,12 +7,12 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, numbered_ids, split_prompts
 from palladio.http.routes.routes_embeddings import encode_texts
 from palladio.http.routes.scored_pairs import MAX_PAIRS, embedding_requests, run_requests, usage_of, uses_activation
-from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EncodeRequest
 from palladio.http.wire.protocol_scores import ClassifyRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -30,17 +30,18 @@ async def _classify(context: Context, call: Call, body: ClassifyRequest) -> Resp
     for name in ("text", "input_ids"):
         if vars(body)[name] is not None:
             raise InvalidRequestError(f"input and {name} must not both be given", param=name)
-    model, name = context.model_name(body.model), request_name(body, call.request_id)
-    call.names.add(FieldNames(paths={"prompt": "input"}))
-    prompts = split_prompts(body.input, "input")
-    if len(prompts) > MAX_PAIRS:
-        raise InvalidRequestError(f"input takes at most {MAX_PAIRS} texts, got {len(prompts)}", param="input")
-    use_activation = uses_activation(body)
-    truncation = context.truncation(body.truncate_prompt_tokens, 0)
-    with_special = body.add_special_tokens is not False
-    ids = await encode_prompts(context.encoder, prompts, add_special_tokens=with_special, truncation=truncation)
-    requests = embedding_requests(numbered_ids(name, len(ids)), ids, call, body)
-    ends = await run_requests(context, call, body, requests)
+    model, name = context.names.answering(body.model), request_name(body, call.request_id)
+    names = FieldMap(paths={"prompt": "input"})
+    with names.renaming():
+        prompts = split_prompts(body.input, "input")
+        if len(prompts) > MAX_PAIRS:
+            raise InvalidRequestError(f"input takes at most {MAX_PAIRS} texts, got {len(prompts)}", param="input")
+        use_activation = uses_activation(body)
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
+        with_special = body.add_special_tokens is not False
+        ids = await encode_prompts(context.encoder, prompts, add_special_tokens=with_special, truncation=truncation)
+        requests = embedding_requests(numbered_ids(name, len(ids)), ids, call, body)
+    ends = await run_requests(context, call, body, requests, names)
     values = classes.values(read_vectors([end.embedding or b"" for end in ends], None, spec), use_activation)
     data = [
         {"index": index, "label": classes.labels[int(np.argmax(row))], "probs": row, "num_classes": len(row)}
@@ -53,7 +54,7 @@ async def _classify(context: Context, call: Call, body: ClassifyRequest) -> Resp
         "model": model,
         "data": data,
         "usage": usage_of(ends),
-        **call.names.warnings(),
+        **call.warnings.fields(),
     }
     return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 

@@ -9,9 +9,12 @@ from typing import Any
 import orjson
 from fastapi import Response
 
+from palladio.http.generation.chunks import CompletionChunks, StreamSettings
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream, finish_fields
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import (
     check_scoring_only,
     default_length,
@@ -20,10 +23,11 @@ from palladio.http.generation.params import (
     structured_output,
 )
 from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
-from palladio.http.generation.sse import CompletionChunks, EventStream, StreamSettings, with_warnings
+from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
-from palladio.http.prompts.chat_messages import Truncation, run_encoding
-from palladio.http.wire.errors import FieldNames
+from palladio.http.prompts.text_encoding import Truncation, run_encoding
+from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.outputs import RequestOutput
@@ -41,6 +45,8 @@ class CompletionInput:
         prompts: as they were given. prompt_ids: as token ids.
         params: of each of them.
         truncation: what became of long ones.
+        names: what the client calls the engine's fields.
+        warnings: of the whole request.
     """
 
     name: str
@@ -49,6 +55,8 @@ class CompletionInput:
     prompt_ids: list[list[int]]
     params: SamplingParams
     truncation: Truncation | None
+    names: FieldMap
+    warnings: Warnings
 
 
 async def read_completion(context: Context, call: Call, body: CompletionRequest) -> CompletionInput:
@@ -56,18 +64,21 @@ async def read_completion(context: Context, call: Call, body: CompletionRequest)
     Raises:
         InvalidRequestError: a field is wrong, or has no effect with this model.
     """
-    received = time.time()
-    grammar, grammar_field = structured_output(body, call.names)
-    call.names.add(FieldNames(paths={"grammar": grammar_field}))
-    params, options = _params(body, context, grammar), call.options(body)
-    name = request_name(body, call.request_id)
-    prompts = split_prompts(body.prompt, "prompt")
-    check_num_samples(len(prompts), len(prompts) * params.n)
-    length = default_length(params, context.sampling_defaults, DEFAULT_MAX_TOKENS)
-    truncation = context.truncation(body.truncate_prompt_tokens, params.max_tokens if length is None else length)
-    prompt_ids = await encode_prompts(
-        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
-    )
+    received, warnings = time.time(), WarningList(call.warnings)
+    grammar, grammar_field = structured_output(body, warnings)
+    names = FieldMap(paths={"grammar": grammar_field})
+    with names.renaming():
+        params, options = _params(body, context, grammar), call.options(body)
+        name = request_name(body, call.request_id)
+        prompts = split_prompts(body.prompt, "prompt")
+        check_num_samples(len(prompts), len(prompts) * params.n)
+        length = default_length(params, context.facts.sampling_defaults, DEFAULT_MAX_TOKENS)
+        reserved = params.max_tokens if length is None else length
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, reserved)
+        prompt_ids = await encode_prompts(
+            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+        )
+    warnings.found.note_since(call.warnings, context.note_warning)
     requests = [
         GenerationRequest(
             *(request_id, ids, params),
@@ -79,7 +90,7 @@ async def read_completion(context: Context, call: Call, body: CompletionRequest)
         )
         for position, (request_id, ids) in enumerate(zip(numbered_ids(name, len(prompts)), prompt_ids, strict=True))
     ]
-    return CompletionInput(name, requests, prompts, prompt_ids, params, truncation)
+    return CompletionInput(name, requests, prompts, prompt_ids, params, truncation, names, warnings.found)
 
 
 async def complete_text(context: Context, call: Call, body: CompletionRequest) -> Response:
@@ -91,28 +102,28 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     context.require_generation()
     received = time.time()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     read = await read_completion(context, call, body)
     name, requests, params, prompt_ids = read.name, read.requests, read.params, read.prompt_ids
     echoes = await _echoes(context, _shown(read.prompts, prompt_ids, read.truncation), params) if body.echo else None
-    stream = OutputStream(context, requests, name=name, origin=origin)
+    stream = OutputStream(context, requests, name=name, origin=origin, names=read.names)
     head = {
         "id": name,
         "object": "text_completion",
         "created": int(received),
         "model": model,
-        "system_fingerprint": context.system_fingerprint,
+        "system_fingerprint": context.facts.system_fingerprint,
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
         await call.wait(stream.start())
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
-        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), call.names))
+        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), read.warnings))
     outputs, usage = await call.wait(collect(stream))
 
     def write() -> Response:
         answers = [_answer(context, body, read, outputs, output, echoes) for output in outputs]
-        answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | call.names.warnings()
+        answer = head | {"choices": answers, "usage": usage.as_dict()} | context.metadata() | read.warnings.fields()
         if body.return_timings:
             answer["timings"] = usage.timings()
         return Response(orjson.dumps(answer), media_type="application/json")
@@ -133,7 +144,7 @@ def _answer(
     scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
     answer = _choice(body, output, prompt_ids[position], echoes[position] if echoes else None)
     if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = prompt_logprobs(context.tokenizer, scores, body.prompt_logprobs)
+        answer["prompt_logprobs"] = prompt_logprobs(context.facts.tokenizer, scores, body.prompt_logprobs)
     if body.logprobs is not None:
         legacy = _legacy(context, body, params, prompt_ids, echoes, position)
         arrays = legacy.of_output(output.logprobs or [])
@@ -146,9 +157,9 @@ def _params(body: CompletionRequest, context: Context, grammar: Grammar | None) 
     if body.logprob_token_ids and body.logprobs is None:
         raise InvalidRequestError("logprob_token_ids needs logprobs, such as 0", param="logprob_token_ids")
     if body.logprobs is not None:
-        _ = context.tokenizer  # the legacy arrays hold texts
+        _ = context.facts.tokenizer  # the legacy arrays hold texts
     params = sampling_params(
-        body, context.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
+        body, context.facts.sampling_defaults, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=grammar
     )
     if body.echo and params.logprobs is not None:
         if body.stream and params.n > 1:
@@ -191,7 +202,7 @@ def _legacy(
 ) -> LegacyLogprobs:
     """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
     return LegacyLogprobs(
-        context.tokenizer,
+        context.facts.tokenizer,
         params,
         prompt_ids[position],
         echo=None if echoes is None else echoes[position],

@@ -43,7 +43,7 @@ def dashboard_router(context: Context, sampler: Sampler, list_batches: ListBatch
         content = {
             "version": __version__,
             "time": round(time.time(), 3),
-            "server": describe_server(engine, context.model_names, context.started),
+            "server": describe_server(engine, context.names.shown, context.started),
             "totals": describe_totals(observer.metrics),
             "engine": None if stats is None else describe_engine(stats),
             "history": describe_history(sampler.history, since),

@@ -9,11 +9,13 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
-from palladio.http.prompts.chat_messages import run_encoding
-from palladio.http.wire.errors import FieldNames
+from palladio.http.generation.whole import feed
+from palladio.http.prompts.text_encoding import run_encoding
+from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -39,16 +41,17 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     spec, received = context.require_embedding(), time.time()
     if spec.classes is not None:
         raise InvalidRequestError("this server's model classifies texts: use /v1/classify, /v1/score or /v1/rerank")
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
     name, options = request_name(body, call.request_id), call.options(body)
-    call.names.add(FieldNames(paths={"prompt": "input"}))
-    prompts = split_prompts(body.input, "input")
-    _check_num_inputs(len(prompts), "input")
-    truncation = context.truncation(body.truncate_prompt_tokens, 0)
-    ids = await encode_prompts(
-        context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
-    )
+    names = FieldMap(paths={"prompt": "input"})
+    with names.renaming():
+        prompts = split_prompts(body.input, "input")
+        _check_num_inputs(len(prompts), "input")
+        truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
+        ids = await encode_prompts(
+            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
+        )
     requests = [
         GenerationRequest(
             *(request_id, prompt_ids, EMBEDDING_PARAMS), received=received, options=options, first_index=position
@@ -66,10 +69,10 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
             "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
             "model": model,
             "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-            **call.names.warnings(),
+            **call.warnings.fields(),
         }
 
-    return await _answer(context, call, body, name, requests, write)
+    return await _answer(context, call, body, name, requests, names, write)
 
 
 async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Response:
@@ -80,14 +83,15 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
         HttpError: the client went away.
     """
     spec, received = context.require_embedding(), time.time()
-    context.model_name(body.model)
+    context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
     given, param = given_prompts(body.text, body.input_ids)
     prompts = split_prompts(given, param)
     _check_num_inputs(len(prompts), param)
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
-    call.names.add(FieldNames(paths={"prompt": param}))
-    prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 0))
+    names = FieldMap(paths={"prompt": param})
+    with names.renaming():
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.facts.truncation(None, 0))
     options = {
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,
@@ -102,10 +106,10 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
 
     def write(ends: list[RequestOutput], vectors: Vectors) -> Any:
         results = encode_results(ids, ends, list(vectors), context.engine.model.version)
-        results[0] |= call.names.warnings()
+        results[0] |= call.warnings.fields()
         return results if prompts is given else results[0]
 
-    return await _answer(context, call, body, name, requests, write)
+    return await _answer(context, call, body, name, requests, names, write)
 
 
 async def _answer(
@@ -114,14 +118,19 @@ async def _answer(
     body: EmbeddingRequest | EncodeRequest,
     name: str,
     requests: Sequence[GenerationRequest],
+    names: FieldMap,
     write: Callable[[list[RequestOutput], Vectors], Any],
 ) -> Response:
-    """Args: write: the answer, of the prompts' outputs and their vectors; called beside the event loop."""
+    """
+    Args:
+        names: what the client calls the engine's fields.
+        write: the answer, of the prompts' outputs and their vectors; called beside the event loop.
+    """
     spec = context.require_embedding()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     ends: list[RequestOutput] = []  # the only output of each prompt
-    stream = OutputStream(context, requests, name=name, origin=origin)
-    await call.wait(stream.feed(lambda output: ends.append(embedded(output))))
+    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
+    await call.wait(feed(stream, lambda output: ends.append(embedded(output))))
     ends.sort(key=lambda end: end.index)
 
     def encode() -> Response:

@@ -9,7 +9,9 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint, OutputStream
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import DoneWriter, EventStream, with_warnings
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.prompts import (
     check_num_prompts,
     check_num_samples,
@@ -18,11 +20,11 @@ from palladio.http.generation.prompts import (
     prompt_names,
     split_prompts,
 )
-from palladio.http.generation.sse import DoneWriter, EventStream, with_warnings
-from palladio.http.generation.whole import answer_size
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.generation.whole import answer_size, feed
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.errors import FieldNames, RequestNames
+from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, expand_requests
@@ -45,7 +47,7 @@ SAMPLING_NAMES = frozenset(
 async def _generate(context: Context, call: Call, body: GenerateRequest) -> Response:
     context.require_generation()
     received = time.time()
-    context.model_name(body.model)
+    context.names.answering(body.model)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
     embeds = await _read_embeds(context, body)
     prompts: list[str] | list[list[int]] = []
@@ -59,23 +61,26 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     if isinstance(body.sampling_params, list) and len(body.sampling_params) != count:
         message = f"sampling_params has {len(body.sampling_params)} entries for {count} prompts"
         raise InvalidRequestError(message, param="sampling_params")
-    sampling = await run_encoding(lambda: _sampling(body, call.names), PROMPT_SIZE * count)
-    call.names.add(_names(sampling, param))
-    prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.truncation(None, 1))
-    expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, embeds, ids, received)
-    requests, shown = await run_encoding(expand, PROMPT_SIZE * count)
-    stream = OutputStream(context, requests, name=name, origin=origin)
+    warnings = WarningList(call.warnings)
+    sampling = await run_encoding(lambda: _sampling(body, warnings), PROMPT_SIZE * count)
+    names = _names(sampling, param)
+    with names.renaming():
+        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.facts.truncation(None, 1))
+        expand = functools.partial(_expand, context, call, body, sampling, prompt_ids, embeds, ids, received)
+        requests, shown = await run_encoding(expand, PROMPT_SIZE * count)
+    warnings.found.note_since(call.warnings, context.note_warning)
+    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
     results = Results(requests, shown, context.engine.tokenizer, context.engine.model)
     is_list = is_list or stream.num_choices > 1
     if body.stream:
         await call.wait(stream.start())
         events = _ResultEvents(results, context.config, is_list=is_list)
-        return EventStream(stream, with_warnings(events, call.names))
-    await call.wait(stream.feed(lambda output: results.add(output.index, output)))
+        return EventStream(stream, with_warnings(events, warnings.found))
+    await call.wait(feed(stream, lambda output: results.add(output.index, output)))
 
     def write() -> Response:
         answers = results.to_dicts()
-        answers[0] |= call.names.warnings()
+        answers[0] |= warnings.found.fields()
         return Response(orjson.dumps(answers if is_list else answers[0]), media_type="application/json")
 
     return await run_encoding(write, answer_size(results.outputs))
@@ -85,7 +90,7 @@ async def _read_embeds(context: Context, body: GenerateRequest) -> EmbeddedPromp
     """None: the prompts are texts or token ids."""
     if body.input_embeds is None:
         return None
-    spec, max_rows = context.engine.info.embeds, context.max_model_len
+    spec, max_rows = context.engine.info.embeds, context.facts.max_model_len
     if spec is not None and (body.text is not None or body.input_ids is not None):
         raise InvalidRequestError("give one of text, input_ids and input_embeds", param=PARAM)
     found = await asyncio.to_thread(read_embeds, body.input_embeds, spec, max_rows)
@@ -118,17 +123,17 @@ class _ResultEvents(DoneWriter):
         return b"data: " + orjson.dumps(answer) + b"\n\n"
 
 
-def _sampling(body: GenerateRequest, names: RequestNames) -> dict[str, Any] | list[dict[str, Any]]:
+def _sampling(body: GenerateRequest, warnings: WarningList) -> dict[str, Any] | list[dict[str, Any]]:
     """The sampling parameters: for all prompts, or a list with one entry each."""
 
     def screened(entry: dict[str, Any]) -> dict[str, Any]:
-        return with_whole_numbers(screen(entry, SAMPLING_NAMES, where="sampling_params.", names=names), _INTEGERS)
+        return with_whole_numbers(screen(entry, SAMPLING_NAMES, where="sampling_params.", warnings=warnings), _INTEGERS)
 
     given = body.sampling_params or {}
     return [screened(entry) for entry in given] if isinstance(given, list) else screened(given)
 
 
-def _names(sampling: dict[str, Any] | list[dict[str, Any]], prompt_field: str) -> FieldNames:
+def _names(sampling: dict[str, Any] | list[dict[str, Any]], prompt_field: str) -> FieldMap:
     """What the engine's fields are in this request: messages say a sampling parameter's bare name."""
     entries = sampling if isinstance(sampling, list) else [sampling]
     names = {ours: name for ours, name in _ALIASES.items() if not any(ours in entry for entry in entries)}
@@ -136,7 +141,7 @@ def _names(sampling: dict[str, Any] | list[dict[str, Any]], prompt_field: str) -
     names |= {"grammar": grammars[0]} if grammars else {}
     names["logprob_token_ids"] = "token_ids_logprob"
     params = {name: f"sampling_params.{name}" for name in SAMPLING_NAMES}
-    return FieldNames(paths=names | {"prompt": prompt_field}, params=params)
+    return FieldMap(paths=names | {"prompt": prompt_field}, params=params)
 
 
 def _expand(
@@ -172,7 +177,7 @@ def _expand(
         rid=ids,
         logprobs=logprobs,
         options=options,
-        defaults=context.sampling_defaults,
+        defaults=context.facts.sampling_defaults,
         received=received,
         lowers_length=context.config.allow_auto_truncate,
     )

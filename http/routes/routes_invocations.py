@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from palladio.http.chat.chat_run import CHAT
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.routes.routes_chat import CHAT
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.wire.body import describe_body, read_body
 from palladio.http.wire.protocol_chat import ChatRequest

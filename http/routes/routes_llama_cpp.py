@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.version import __version__
@@ -20,12 +20,12 @@ def llama_cpp_router(context: Context) -> APIRouter:
     async def props() -> dict[str, Any]:
         """The settings that llama.cpp's clients read; those of sampling are the defaults of requests."""
         context.require_ready()
-        info, tokenizer = context.engine.info, context.engine.tokenizer
+        facts, info, tokenizer = context.facts, context.engine.info, context.engine.tokenizer
         template = None if tokenizer is None else context.chat_template.source(tokenizer)
         return {
-            "default_generation_settings": {"n_ctx": context.max_model_len, "params": dict(context.sampling_defaults)},
+            "default_generation_settings": {"n_ctx": facts.max_model_len, "params": dict(facts.sampling_defaults)},
             "total_slots": info.max_running_requests,
-            "model_alias": context.model_names[0],
+            "model_alias": context.names.shown[0],
             "model_path": context.engine.model.path or context.engine.config.source.model_path,
             "modalities": {"vision": False, "audio": False},
             "chat_template": template or "",
@@ -49,11 +49,13 @@ async def _apply_template(context: Context, call: Call, body: ChatRequest) -> Re
         PalladioError: a chat request would be refused.
     """
     context.require_generation()
-    context.model_name(body.model)
+    context.names.answering(body.model)
     if body.input_ids is not None:
         raise InvalidRequestError("input_ids are a prompt already: give messages", param="input_ids")
-    _, plan = await translate(context, body, call.names, is_counted=True)
-    return Response(orjson.dumps({"prompt": plan.end.text} | call.names.warnings()), media_type="application/json")
+    chat = await translate(context, body, call.warnings, is_counted=True)
+    chat.warnings.note_since(call.warnings, context.note_warning)
+    content = {"prompt": chat.plan.end.text} | chat.warnings.fields()
+    return Response(orjson.dumps(content), media_type="application/json")
 
 
 APPLY_TEMPLATE = Endpoint("/apply-template", ChatRequest, _apply_template)

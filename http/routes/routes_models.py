@@ -14,12 +14,12 @@ def models_router(context: Context) -> APIRouter:
     @router.get("/v1/models")
     async def list_models() -> dict[str, Any]:
         context.require_ready()
-        return {"object": "list", "data": [_model(context, name) for name in context.model_names]}
+        return {"object": "list", "data": [_model(context, name) for name in context.names.shown]}
 
     @router.get("/v1/models/{name:path}")
     async def get_model(name: str) -> dict[str, Any]:
         context.require_ready()
-        return _model(context, context.model_name(name))
+        return _model(context, context.names.answering(name))
 
     return router
 
@@ -32,5 +32,5 @@ def _model(context: Context, name: str) -> dict[str, Any]:
         "owned_by": "palladio",
         "root": context.engine.config.source.model_path,
         "parent": None,
-        "max_model_len": context.max_model_len,
+        "max_model_len": context.facts.max_model_len,
     }

@@ -36,7 +36,7 @@ def _add_metrics(router: APIRouter, context: Context) -> None:
         """Prometheus's text; always 200: an engine that does not answer is told by palladio:engine_up."""
         stats, engine = await reader.read(), context.engine
         snapshot = Snapshot(
-            context.model_names[0],
+            context.names.shown[0],
             is_up=stats is not None and engine.state == "ready",
             front=context.observer.metrics,
             info=_limits(context),

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.reasoning.registry import NAMES, find_family
 from palladio.http.wire.body import JsonBody, describe_body
@@ -44,7 +44,7 @@ def _family(context: Context, body: SeparateReasoningRequest) -> ReasoningFamily
     """
     if body.reasoning_parser is None:
         context.require_ready()
-        found, problem = context.reasoning, "reasoning_parser is missing, and the served model has none"
+        found, problem = context.facts.reasoning, "reasoning_parser is missing, and the served model has none"
     else:
         found, problem = find_family(body.reasoning_parser), f"no reasoning parser {body.reasoning_parser[:100]!r}"
     if found is None:

@@ -10,9 +10,9 @@ from fastapi import Response
 
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
-from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion
 from palladio.http.wire.protocol_chat import RenderChatRequest
 from palladio.http.wire.protocol_completions import RenderCompletionRequest
@@ -30,29 +30,32 @@ _PARAMS = (  # of SamplingParams, that vLLM's have too
 
 async def _render_chat(context: Context, call: Call, body: RenderChatRequest) -> Response:
     context.require_generation()
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     name, options = request_name(body, call.request_id), call.options(body)
-    request, plan = await translate(context, body, call.names, name, options)
-    text = plan.end.text if body.input_ids is None else None
-    return _json(
-        _rendered(context, request, model, body)
-        | {"token_offsets": await _offsets(context, body, request, text, is_framed=bool(body.add_special_tokens))}
-        | call.names.warnings()
-    )
+    chat = await translate(context, body, call.warnings, request_id=name, options=options)
+    chat.warnings.note_since(call.warnings, context.note_warning)
+    request, text = chat.request, chat.plan.end.text if body.input_ids is None else None
+    with chat.names.renaming():
+        return _json(
+            _rendered(context, request, model, body)
+            | {"token_offsets": await _offsets(context, body, request, text, is_framed=bool(body.add_special_tokens))}
+            | chat.warnings.fields()
+        )
 
 
 async def _render_completion(context: Context, call: Call, body: RenderCompletionRequest) -> Response:
     context.require_generation()
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     read = await read_completion(context, call, body)
     is_framed = body.add_special_tokens is not False
-    return _json(
-        [
-            _rendered(context, request, model, body)
-            | {"token_offsets": await _offsets(context, body, request, prompt, is_framed=is_framed)}
-            for request, prompt in zip(read.requests, read.prompts, strict=True)
-        ]
-    )
+    with read.names.renaming():
+        return _json(
+            [
+                _rendered(context, request, model, body)
+                | {"token_offsets": await _offsets(context, body, request, prompt, is_framed=is_framed)}
+                for request, prompt in zip(read.requests, read.prompts, strict=True)
+            ]
+        )
 
 
 async def _offsets(

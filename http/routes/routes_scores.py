@@ -8,12 +8,12 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, Endpoint
+from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
-from palladio.http.prompts.chat_messages import Truncation, run_encoding
+from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
-from palladio.http.wire.errors import FieldNames
+from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.requests.token_scores import (
     check_labels,
@@ -31,7 +31,7 @@ _OF_PAIRS = ("use_activation", "activation", "softmax", "instruct")
 
 
 async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     if body.label_token_ids is not None or body.query is not None:
         return await _score_tokens(context, call, body, model)
     for field in ("apply_softmax", "item_first"):
@@ -48,7 +48,7 @@ async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
             "model": model,
             "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(found.scores)],
             "usage": found.usage,
-            **call.names.warnings(),
+            **call.warnings.fields(),
         }
     )
 
@@ -106,8 +106,8 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
     query, items = _query_and_items(body)
     _check_num_scores(len(items) * len(labels))
     check_labels(labels, context.engine.info.vocab_size)
-    call.names.add(FieldNames(paths={"prompt": "items"}))
-    encoder, truncation = context.encoder, context.truncation(body.truncate_prompt_tokens, 1)
+    renamed = FieldMap(paths={"prompt": "items"})
+    encoder, truncation = context.encoder, context.facts.truncation(body.truncate_prompt_tokens, 1)
     with_special = body.add_special_tokens is not False
 
     def encode() -> list[list[int]]:
@@ -117,16 +117,17 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
 
     size = len(items) * len(query) + sum(map(len, items))
     check_paired_size(size, "items")
-    prompts = await run_encoding(encode, size)
-    names = numbered_ids(request_name(body, call.request_id), num_requests(len(prompts), labels))
-    options = call.options(body)
-    requests = next_token_requests(names, prompts, labels, received=time.time(), options=options)
-    outputs = await run_requests(context, call, body, requests)
+    with renamed.renaming():
+        prompts = await run_encoding(encode, size)
+        ids = numbered_ids(request_name(body, call.request_id), num_requests(len(prompts), labels))
+        options = call.options(body)
+        requests = next_token_requests(ids, prompts, labels, received=time.time(), options=options)
+    outputs = await run_requests(context, call, body, requests, renamed)
 
     def write() -> Response:
         scores = next_token_scores(outputs, len(prompts), labels, apply_softmax=body.apply_softmax is True)
         content = {"scores": scores, "model": model, "usage": usage_of(outputs), "object": "scoring"}
-        return _json(content | call.names.warnings())
+        return _json(content | call.warnings.fields())
 
     return await run_encoding(write, SCORE_SIZE * len(prompts) * len(labels))
 
@@ -157,7 +158,7 @@ def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
 
 async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response:
     """The form of Jina and Cohere, which vLLM has too."""
-    model = context.model_name(body.model)
+    model = context.names.answering(body.model)
     documents = [text.text if isinstance(text, RerankText) else text for text in body.documents]
     if not documents:
         raise InvalidRequestError("documents must not be empty", param="documents")
@@ -176,7 +177,7 @@ async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response
         for result in results:
             result["document"] = {"text": documents[result["index"]]}
     name = f"rerank-{request_name(body, call.request_id)}"
-    return _json({"id": name, "model": model, "usage": found.usage, "results": results, **call.names.warnings()})
+    return _json({"id": name, "model": model, "usage": found.usage, "results": results, **call.warnings.fields()})
 
 
 async def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
@@ -185,7 +186,7 @@ async def _cut_documents(context: Context, documents: list[str], limit: int | No
         return documents
     if limit < 1:
         raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
-    tokenizer, encoder = context.tokenizer, context.encoder
+    tokenizer, encoder = context.facts.tokenizer, context.encoder
     truncation = Truncation(limit + 1, keeps_end=False)  # one more tells that there is more
 
     def cut(document: str) -> str:

@@ -3,17 +3,19 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
-from palladio.http.chat.chat_run import warn_of_generic
+from palladio.http.chat.chat_plan import warn_of_generic
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
 from palladio.http.generation.logprobs import token_name
 from palladio.http.generation.prompts import check_num_prompts, encode_prompts, token_lists
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.rendering import Conversation, encode_chat
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.errors import FieldNames, RequestNames
+from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -32,19 +34,17 @@ def tokenize_router(context: Context) -> APIRouter:
 
     @router.post("/v1/tokenize", openapi_extra=describe_body(TokenizeRequest))
     @router.post("/tokenize", openapi_extra=describe_body(TokenizeRequest))
-    async def tokenize(
-        request: Request, body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]
-    ) -> Response:
+    async def tokenize(body: Annotated[TokenizeRequest, Depends(JsonBody(TokenizeRequest))]) -> Response:
         """A list of prompts gives lists of tokens and counts."""
         context.require_ready()
-        context.model_name(body.model)
-        names = RequestNames.of(request.scope)
-        names.allow_warnings(context.note_warning)
-        if body.messages is not None:
-            names.add(FieldNames(paths={"prompt": "messages"}))
-        batch = await _tokenize(context, body, names)
+        context.names.answering(body.model)
+        names = AS_SENT if body.messages is None else FieldMap(paths={"prompt": "messages"})
+        warnings = WarningList(context.no_warnings, names)
+        with names.renaming():
+            batch = await _tokenize(context, body, warnings)
+        warnings.found.note_since(context.no_warnings, context.note_warning)
         single = not isinstance(body.prompt, list)
-        tokenizer, max_model_len = context.tokenizer, context.max_model_len
+        tokenizer, max_model_len = context.facts.tokenizer, context.facts.max_model_len
 
         def answer() -> Response:
             fields: dict[str, Any] = {
@@ -55,7 +55,7 @@ def tokenize_router(context: Context) -> APIRouter:
             if body.return_token_strs:
                 texts = [[token_name(tokenizer, token_id) for token_id in ids] for ids in batch]
                 fields["token_strs"] = texts[0] if single else texts
-            return _json(fields | names.warnings())
+            return _json(fields | warnings.found.fields())
 
         return await run_encoding(answer, sum(map(len, batch)))
 
@@ -64,10 +64,10 @@ def tokenize_router(context: Context) -> APIRouter:
     async def detokenize(body: Annotated[DetokenizeRequest, Depends(JsonBody(DetokenizeRequest))]) -> Response:
         """SGLang reads `text`, vLLM reads `prompt`."""
         context.require_ready()
-        context.model_name(body.model)
-        tokenizer, vocab_size = context.tokenizer, context.engine.info.vocab_size
+        context.names.answering(body.model)
+        tokenizer, vocab_size = context.facts.tokenizer, context.engine.info.vocab_size
         lists = token_lists(body.tokens)
-        count, limit = sum(map(len, lists)), DETOKENIZE_CONTEXTS * context.max_model_len
+        count, limit = sum(map(len, lists)), DETOKENIZE_CONTEXTS * context.facts.max_model_len
         if count > limit:
             message = (
                 f"tokens takes at most {limit} ids, {DETOKENIZE_CONTEXTS} times the context; got {count}. Send them in "
@@ -94,7 +94,7 @@ def _json(content: Any) -> Response:
     return Response(orjson.dumps(content), media_type="application/json")
 
 
-async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames) -> list[list[int]]:
+async def _tokenize(context: Context, body: TokenizeRequest, warnings: WarningList) -> list[list[int]]:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
@@ -105,18 +105,15 @@ async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames
             reasoning_effort=body.reasoning_effort,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        tokenizer = context.tokenizer
-        tool_format, is_written = context.tool_format, context.chat_template.reads_tools(tokenizer)
-        plan = await run_encoding(
-            lambda: ToolPlan.of(chat, tool_format, tokenizer, is_written=is_written), tools_size(chat)
-        )
+        facts = context.facts
+        tokenizer, template = facts.tokenizer, facts.template
+        plan = ToolPlan.of(chat, facts.tool_format, tokenizer, is_written=template.reads_tools(tokenizer))
         if plan.is_generic:
-            warn_of_generic(names)
-        template_tools = context.chat_template.tools_to_write(tokenizer, plan)
-        variables = context.chat_template.variables(tokenizer, tools=template_tools is not None)
-        reasoning = ReasoningPlan.of(chat, context.reasoning, variables, names)
-        prompt = await context.chat_template.encode(
-            context.counting_encoder,
+            warn_of_generic(chat, warnings)
+        template_tools = template.tools_to_write(tokenizer, plan)
+        variables = template.variables(tokenizer, tools=template_tools is not None)
+        reasoning = ReasoningPlan.of(chat, facts.reasoning, variables, warnings)
+        conversation = Conversation(
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -124,6 +121,8 @@ async def _tokenize(context: Context, body: TokenizeRequest, names: RequestNames
             kwargs={**(body.chat_template_kwargs or {}), **reasoning.template_kwargs},
             tools=template_tools,
         )
+        encoder = context.counting_encoder  # the grammar is not needed, but tools that have none are refused
+        prompt, _ = await encode_chat(template, encoder, conversation, lambda: plan.grammar, tools_size(chat))
         return [prompt.token_ids]
     for field in _OF_MESSAGES:
         if field in body.model_fields_set:

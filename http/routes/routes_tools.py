@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from palladio.http.generation.context import Context
-from palladio.http.prompts.chat_messages import run_encoding
+from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.prompts.tools import offered_functions
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.reading.base import ToolCallParser
@@ -46,7 +46,7 @@ def _format(context: Context, name: str | None) -> ToolFormat:
     """
     if name is None or name == "auto":
         context.require_ready()
-        return context.tool_format
+        return context.facts.tool_format
     try:
         return find_format(name, "tool_call_parser")
     except ConfigError as exc:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from palladio.http.generation.context import Context
-from palladio.http.generation.generation import Call, OutputStream
+from palladio.http.generation.endpoint import Call
+from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids
 from palladio.http.generation.whole import collect
-from palladio.http.prompts.chat_messages import Truncation, run_encoding
-from palladio.http.wire.errors import FieldNames
+from palladio.http.prompts.text_encoding import Truncation, run_encoding
+from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -63,13 +64,13 @@ class PairScorer:
         if len(pairs) > MAX_PAIRS:
             message = f"{self.param} takes at most {MAX_PAIRS} texts, got {len(pairs)}"
             raise InvalidRequestError(message, param=self.param)
-        self.call.names.add(FieldNames(paths={"prompt": self.param}))
         spec = self.context.engine.info.embedding
-        if spec is None:
-            return await self._judge(pairs)
-        if self.instruction is not None and not (spec.classes is not None and spec.classes.judges):
+        if spec is not None and self.instruction is not None and not (spec.classes is not None and spec.classes.judges):
             raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
-        return await (self._embed(pairs, spec) if spec.classes is None else self._classify(pairs, spec))
+        with FieldMap(paths={"prompt": self.param}).renaming():
+            if spec is None:
+                return await self._judge(pairs)
+            return await (self._embed(pairs, spec) if spec.classes is None else self._classify(pairs, spec))
 
     async def _classify(self, pairs: Sequence[tuple[str, str]], spec: EmbeddingSpec) -> Scored:
         classes = spec.classes
@@ -145,13 +146,13 @@ class PairScorer:
         return head + encoder.encode(prompt.body, with_special, truncation) + tail
 
     def _truncation(self, reserved: int) -> Truncation | None:
-        found = self.context.truncation(self.body.truncate_prompt_tokens, reserved)
+        found = self.context.facts.truncation(self.body.truncate_prompt_tokens, reserved)
         return found and dataclasses.replace(found, keeps_end=False)
 
 
 def is_judge(context: Context) -> bool:
     """Whether a generating model was made to judge documents: by its name, or by its chat template."""
-    names = (context.engine.config.source.model_path, *context.model_names)
+    names = (context.engine.config.source.model_path, *context.names.shown)
     if any("reranker" in name.rstrip("/").rpartition("/")[2].lower() for name in names):
         return True
     tokenizer = context.engine.tokenizer
@@ -170,7 +171,7 @@ def judge_tokens(context: Context) -> tuple[int, int]:
             "the word in its path or --served-model-name), or a model with one label or of embeddings with "
             "--is-embedding; for the probabilities of tokens give query, items and label_token_ids to /v1/score"
         )
-    ids = [context.tokenizer.encode(word, False) for word in JUDGE_WORDS]
+    ids = [context.facts.tokenizer.encode(word, False) for word in JUDGE_WORDS]
     if any(len(each) != 1 for each in ids):
         raise InvalidRequestError('this model\'s tokenizer has no tokens "yes" and "no", which a reranker needs')
     return ids[0][0], ids[1][0]
@@ -202,9 +203,16 @@ def embedding_requests(
 
 
 async def run_requests(
-    context: Context, call: Call, body: ClassFields, requests: Sequence[GenerationRequest]
+    context: Context,
+    call: Call,
+    body: ClassFields,
+    requests: Sequence[GenerationRequest],
+    names: FieldMap = AS_SENT,
 ) -> list[RequestOutput]:
     """The whole output of each.
+
+    Args:
+        names: what the client calls the engine's fields.
 
     Raises:
         PalladioError: one has failed, or was aborted.
@@ -212,7 +220,8 @@ async def run_requests(
     """
     name = request_name(body, call.request_id)
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    outputs, _ = await call.wait(collect(OutputStream(context, requests, name=name, origin=origin)))
+    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
+    outputs, _ = await call.wait(collect(stream))
     return [output if output.logprobs else embedded(output) for output in outputs]
 
 

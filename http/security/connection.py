@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from palladio.http.security.body_pipe import PIPE, BodyPipe
 from palladio.http.security.connection_limits import ConnectionLimits, Place
 from palladio.http.security.dead_peers import is_dead, watch_peer
 from palladio.http.security.lingering import AnswerTransport, Lingering
@@ -25,8 +26,6 @@ MAX_FRAMING = 64 * 1024  # bytes of chunk extensions and trailers of a request
 _CHUNK_LINES = 32  # bytes around a chunk that do not count: its size and the ends of two lines
 OVER_LIMIT = "is_over_limit"  # in the state of a request's scope: its connection came when the others were enough
 
-PIPE = "pipe"  # in the state of a request's scope: its BodyPipe
-
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ASK_AGAIN = (0.2, 5.0)  # seconds to the second time that a client is asked for a sign of life, and to each one after
 
@@ -40,35 +39,6 @@ def head_too_large() -> ErrorBody:
 def read_timeout_error(what: str) -> ErrorBody:
     message = f"{what}; the limit is set by --request-read-timeout"
     return ErrorBody(408, message, code="request_read_timeout", headers=CLOSE)
-
-
-class BodyPipe:
-    """Writes parts of one answer's body at once, as uvicorn's `send` would, once its head has gone out.
-
-    Args:
-        cycle: of the request.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._flow = cycle.flow
-        self._write = cycle.transport.write
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may be written to now: the answer is under way in chunks, and the client keeps up."""
-        cycle = self._cycle
-        return (
-            not self._flow.write_paused
-            and not cycle.disconnected
-            and cycle.response_started
-            and not cycle.response_complete
-            and cycle.chunked_encoding is True
-        )
-
-    def write(self, data: bytes) -> None:
-        """Args: data: not empty."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):

@@ -14,7 +14,8 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError, NoteWarning, RequestNames
+from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
+from palladio.http.wire.field_warnings import NoteWarning, WarningList, Warnings
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, MalformedJsonError, RequestAbortedError
 
@@ -246,10 +247,10 @@ T = TypeVar("T")
 
 
 class JsonBody(Generic[M]):
-    """A dependency that gives the request body as `model`.
+    """Reads the request body as `model`.
 
     Args:
-        note: is told of unknown fields that pass, for which the route's answer has warnings; None: none pass.
+        note: called for each unknown field that passes, for which the route's answer has a warning; None: none pass.
         is_optional: no body is an empty object.
         of_any_type: the content type may be another.
     """
@@ -268,18 +269,37 @@ class JsonBody(Generic[M]):
         self._of_any_type = of_any_type
 
     async def __call__(self, request: Request) -> M:
-        body = await read_body(request, is_optional=self._is_optional, of_any_type=self._of_any_type)
-        names = warned_names(request, self._note)
+        """The body, as a dependency of routes whose answers have no warnings."""
+        body, _ = await self.read(request)
+        return body
+
+    async def read(self, request: Request) -> tuple[M, Warnings]:
+        """The body, and the warnings for its answer.
+
+        Raises:
+            HttpError, InvalidRequestError: there is none, or it is wrong.
+            RequestAbortedError: the client went away.
+        """
+        data = await read_body(request, is_optional=self._is_optional, of_any_type=self._of_any_type)
         if len(await request.body()) <= LARGE_BODY:
-            return self._model.parse(body, names)
-        return await asyncio.to_thread(self._model.parse, body, names)
+            return parse_noting(self._model, data, self._note)
+        return await asyncio.to_thread(parse_noting, self._model, data, self._note)
 
 
-def warned_names(request: Request, note: NoteWarning | None) -> RequestNames:
-    """The names of a request's fields. Args: note: see JsonBody."""
-    names = RequestNames.of(request.scope)
-    names.allow_warnings(note)
-    return names
+def parse_noting(model: type[M], data: object, note: NoteWarning | None) -> tuple[M, Warnings]:
+    """The body that JSON stands for, and the warnings for its answer.
+
+    Args:
+        note: see JsonBody.
+
+    Raises:
+        InvalidRequestError: see `WireModel.parse`.
+    """
+    none = Warnings(are_errors=note is None)
+    warnings = WarningList(none)
+    body = model.parse(data, warnings)
+    warnings.found.note_since(none, note)
+    return body, warnings.found
 
 
 async def read_body(request: Request, *, is_optional: bool = False, of_any_type: bool = False) -> object:

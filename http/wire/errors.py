@@ -1,11 +1,11 @@
-"""Errors as clients get them: bodies of every API's form, with the client's own names of fields."""
+"""Errors as clients get them: bodies of every API's form."""
 
 import abc
 import dataclasses
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -28,131 +29,6 @@ from palladio.runtime.interface.errors import (
     PromptLength,
     RequestAbortedError,
 )
-
-_STATE = "field_names"  # in the state of a request's ASGI scope
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FieldNames:
-    """How one form of a request is written in another: paths of the inner form → paths of the outer one.
-
-    A path is what its longest known beginning says: parts are compared whole.
-
-    Attributes:
-        paths: beginning → the outer one's, and what follows is kept. A part `*` is a position, which is kept as well.
-        wholes: beginning → the outer one's, which is all that is said: what lies within has no place there.
-        params: likewise as `wholes`, only for an error's `param`: messages say the bare name.
-    """
-
-    paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    wholes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def name(self, path: str) -> str:
-        """In a message."""
-        parts = path.split(".")
-        for size in range(len(parts), 0, -1):
-            beginning, rest = parts[:size], parts[size:]
-            exact = ".".join(beginning)
-            if exact in self.wholes:
-                return self.wholes[exact]
-            if exact in self.paths:
-                return ".".join([self.paths[exact], *rest])
-            found = self.paths.get(".".join("*" if part.isdecimal() else part for part in beginning))
-            if found is not None:
-                positions = iter([part for part in beginning if part.isdecimal()])
-                return ".".join([*(next(positions) if part == "*" else part for part in found.split(".")), *rest])
-        return path
-
-    def param(self, path: str) -> str:
-        """As an error's `param`."""
-        name = self.name(path)
-        return self.params.get(name, name)
-
-
-def message_paths(whole: str, paths: Sequence[str]) -> dict[str, str]:
-    """The names of a chat request's messages, for `FieldNames.wholes`.
-
-    Args:
-        whole: what stands for all of them.
-        paths: of each, in their order.
-    """
-    return {"messages": whole, **{f"messages.{position}": path for position, path in enumerate(paths)}}
-
-
-MAX_WARNINGS = 32  # of one request; what would be one more is an error
-WARNINGS = "warnings"  # the field of every answer that has some
-NoteWarning = Callable[[str, str], None]  # is told the path of a field without effect, and the code
-
-
-class RequestNames:
-    """The names of one request's fields, for its errors and warnings. Whoever translates the request adds what its form
-    is called outside; whoever answers an error asks, at whatever time it comes.
-
-    Args:
-        note: is told of each warning; None: there are none, and what would be one is an error.
-    """
-
-    def __init__(self, note: NoteWarning | None = None) -> None:
-        self._tables: list[FieldNames] = []
-        self._warnings: list[dict[str, Any]] = []
-        self._note = note
-
-    @classmethod
-    def of(cls, scope: Mapping[str, Any]) -> "RequestNames":
-        """Of an HTTP request; the first who asks makes them. Args: scope: ASGI's."""
-        state = scope.get("state", {})
-        names: RequestNames = state.setdefault(_STATE, cls())
-        return names
-
-    def allow_warnings(self, note: NoteWarning | None) -> None:
-        """Args: note: see the class."""
-        self._note = note
-
-    def has_warned(self, path: str) -> bool:
-        """Whether the answer tells of this field already."""
-        param = self.param(path) if self._warnings else ""
-        return any(warning["param"] == param for warning in self._warnings)
-
-    def warn(self, error: InvalidRequestError, outcome: str = "ignored") -> None:
-        """Lets a field pass that has no effect, or not all of it, and says so in the answer.
-
-        Args:
-            error: what is wrong with it, in the names of the form that is known so far.
-            outcome: what has become of it.
-
-        Raises:
-            InvalidRequestError: this one, where it is not to pass.
-        """
-        param = None if error.param is None else self.param(error.param)
-        if any(warning["param"] == param for warning in self._warnings):
-            return
-        if self._note is None or len(self._warnings) >= MAX_WARNINGS:
-            raise error
-        message = f"{error.message.rename(self.name)} ({outcome})"
-        self._warnings.append({"message": message, "param": param, "code": error.code})
-        self._note(param or "", error.code or "")
-
-    def warnings(self) -> dict[str, Any]:
-        """Fields for the answer; none, if there is nothing to tell."""
-        return {WARNINGS: self._warnings} if self._warnings else {}
-
-    def add(self, names: FieldNames) -> None:
-        """From now on errors are about the form that these names translate from."""
-        self._tables.append(names)
-
-    def name(self, path: str) -> str:
-        """In a message."""
-        for table in reversed(self._tables):
-            path = table.name(path)
-        return path
-
-    def param(self, path: str) -> str:
-        """As an error's `param`."""
-        for table in reversed(self._tables):
-            path = table.param(path)
-        return path
-
 
 logger = logging.getLogger(__name__)
 
@@ -241,8 +117,8 @@ class HttpError(Exception):
         self.body = body
 
 
-def error_body(exc: PalladioError | HttpError, names: RequestNames) -> ErrorBody:
-    """Looks an error up in the table. Args: names: what the client calls the fields of its request."""
+def error_body(exc: PalladioError | HttpError, names: FieldMap = AS_SENT) -> ErrorBody:
+    """Looks an error up in the table. Args: names: what the client calls the fields that the error names."""
     if isinstance(exc, HttpError):
         return exc.body
     status, code = next((status, code) for kind, status, code in TABLE if isinstance(exc, kind))
@@ -254,14 +130,14 @@ def error_body(exc: PalladioError | HttpError, names: RequestNames) -> ErrorBody
     return ErrorBody(status, str(exc), None, code, headers)
 
 
-def any_error(exc: Exception, names: RequestNames, what: str) -> ErrorBody:
+def any_error(exc: Exception, what: str) -> ErrorBody:
     """Of whatever has ended something that nobody waits for any more; a defect is logged with its traceback.
 
     Args:
         what: it was, for the log.
     """
     if isinstance(exc, PalladioError | HttpError):
-        return error_body(exc, names)
+        return error_body(exc)
     error_id = uuid.uuid4().hex
     logger.error("error %s in %s", error_id, what, exc_info=exc)
     return internal_error(error_id)
@@ -289,7 +165,7 @@ def install_error_handlers(app: FastAPI, note: NoteError) -> None:
 
     async def known(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PalladioError | HttpError)
-        body = error_body(exc, RequestNames.of(request.scope))
+        body = error_body(exc)
         note(request.scope, body)
         return body.response(route_path(request.scope))
 

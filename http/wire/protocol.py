@@ -9,7 +9,7 @@ import pydantic
 from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.request.foreign_fields import METADATA, SAME_AS, judge
@@ -26,7 +26,7 @@ _reading = PanicGuard("what reads requests")
 
 
 def screen(
-    data: Mapping[str, Any], known: Collection[str], *, where: str = "", names: RequestNames | None = None
+    data: Mapping[str, Any], known: Collection[str], *, where: str = "", warnings: WarningList | None = None
 ) -> dict[str, Any]:
     """The fields of a request that its model implements.
 
@@ -34,7 +34,7 @@ def screen(
         data: the request, a JSON object.
         known: names of the implemented fields.
         where: path of the object within the request, such as "sampling_params.".
-        names: are told of unknown fields, and may let them pass with a warning; None: each is an error.
+        warnings: unknown fields may pass with a warning; None: each is an error.
 
     Raises:
         InvalidRequestError: a field is not supported yet, or unknown.
@@ -48,12 +48,12 @@ def screen(
             kept[name] = value
         elif name in SAME_AS and value == data.get(SAME_AS[name]):
             continue
-        elif names is not None and names.has_warned(f"{where}{name[:200]}"):
+        elif warnings is not None and warnings.has(f"{where}{name[:200]}"):
             continue  # in another entry of a list: looking for what was meant takes a while
         elif (refusal := judge(name, value, known, elsewhere, where)) is not None:
-            if refusal.is_final or names is None:
+            if refusal.is_final or warnings is None:
                 raise refusal.error
-            names.warn(refusal.error)
+            warnings.warn(refusal.error)
     return kept
 
 
@@ -70,17 +70,17 @@ def _fields_elsewhere() -> frozenset[str]:
 
 
 def check_tool_fields(
-    tool: Mapping[str, Any], path: str, known: Collection[str], neutral: Mapping[str, object], names: RequestNames
+    tool: Mapping[str, Any], path: str, known: Collection[str], neutral: Mapping[str, object], warnings: WarningList
 ) -> None:
     """
     Args:
         path: of the tool in the request.
         known: fields that take effect.
         neutral: values of fields that ask for nothing; others are not supported.
-        names: see `screen`.
+        warnings: see `screen`.
 
     Raises:
-        InvalidRequestError: a field has a value that is not supported, or is misspelt; or unknown, if `names` refuses.
+        InvalidRequestError: a field has a value that is not supported, or is misspelt; or unknown, if none may pass.
     """
     for name, value in tool.items():
         if name in known or (name in neutral and value == neutral[name]):
@@ -91,7 +91,7 @@ def check_tool_fields(
         if (refusal := judge(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
             if refusal.is_final:
                 raise refusal.error
-            names.warn(refusal.error)
+            warnings.warn(refusal.error)
 
 
 class UnreadFields:
@@ -99,11 +99,11 @@ class UnreadFields:
     answer tells of each such field once, where it stands first.
 
     Args:
-        names: see `screen`.
+        warnings: see `screen`.
     """
 
-    def __init__(self, names: RequestNames) -> None:
-        self._names = names
+    def __init__(self, warnings: WarningList) -> None:
+        self._warnings = warnings
         self._told: set[str] = set()
 
     def tell(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
@@ -113,13 +113,13 @@ class UnreadFields:
             known: fields that are read, or that only annotate.
 
         Raises:
-            InvalidRequestError: there is another one, and `names` refuses.
+            InvalidRequestError: there is another one, and none may pass.
         """
         for name, value in part.items():
             if value is not None and not (name in known or name in METADATA or name in self._told):
                 field = f"{path}.{name[:200]}"
                 error = InvalidRequestError.of("unknown field: {param}", param=field, code="unknown_parameter")
-                self._names.warn(error)
+                self._warnings.warn(error)
                 self._told.add(name)
 
 
@@ -166,18 +166,18 @@ class WireModel(pydantic.BaseModel):
         return with_whole_numbers(data, _integer_fields(cls)) if isinstance(data, dict) else data
 
     @classmethod
-    def parse(cls, data: object, names: RequestNames | None = None) -> Self:
+    def parse(cls, data: object, warnings: WarningList | None = None) -> Self:
         """Builds from decoded JSON.
 
         Args:
-            names: see `screen`.
+            warnings: see `screen`.
 
         Raises:
             InvalidRequestError: a field is unknown, not supported yet, or of the wrong type; `param` is its path.
         """
         if not isinstance(data, dict):
             raise InvalidRequestError("the request body must be a JSON object")
-        kept = _screened(cls, data, "", names)
+        kept = _screened(cls, data, "", warnings)
         try:
             with _reading:
                 return cls.model_validate(kept)
@@ -186,13 +186,13 @@ class WireModel(pydantic.BaseModel):
 
 
 def _screened(
-    model: type[WireModel], data: Mapping[str, Any], where: str, names: RequestNames | None
+    model: type[WireModel], data: Mapping[str, Any], where: str, warnings: WarningList | None
 ) -> dict[str, Any]:
     """The fields that a model implements, and of each object among them those that the object does."""
-    kept = screen(data, model.model_fields, where=where, names=names)
+    kept = screen(data, model.model_fields, where=where, warnings=warnings)
     for name, inner in _objects_of(model).items():
         if isinstance(value := kept.get(name), dict):
-            kept[name] = _screened(inner, value, f"{where}{name}.", names)
+            kept[name] = _screened(inner, value, f"{where}{name}.", warnings)
     return kept
 
 

@@ -16,7 +16,7 @@ from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
 from palladio.runtime.front.requests.crash_dump import CrashDumper, prepare_folder
-from palladio.runtime.front.requests.engine_protocol import EngineState, Sink, not_ready
+from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath, not_ready
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.front.requests.request_table import RequestTable
 from palladio.runtime.front.requests.samples import RequestIntake
@@ -185,9 +185,9 @@ class AsyncEngine:
             if media:
                 self._payloads.drop(media)
 
-    def divert(self, request_id: str, sink: Sink) -> None:
-        """See EngineClient.divert."""
-        self._streams.divert(request_id, sink)
+    def attach(self, request_id: str, fast_path: FastPath) -> None:
+        """See EngineClient.attach."""
+        self._streams.attach(request_id, fast_path)
 
     async def abort(self, request_id: str | None) -> int:
         """See EngineClient.abort."""

@@ -124,8 +124,17 @@ class InvalidRequestError(PalladioError, ValueError):
         def name(path: str) -> str:
             return names.get(path, path)
 
-        param = None if self.param is None else name(self.param)
-        return type(self)(self.message.rename(name), param=param, code=self.code)
+        return self.renamed(name, name)
+
+    def renamed(self, name: Callable[[str], str], param: Callable[[str], str]) -> Self:
+        """The same with other names of fields.
+
+        Args:
+            name: path → the name in the words.
+            param: path → the offending field's path.
+        """
+        path = None if self.param is None else param(self.param)
+        return type(self)(self.message.rename(name), param=path, code=self.code)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,8 +169,8 @@ class ContextLengthError(InvalidRequestError):
         error.length = PromptLength(num_tokens, limit, note)
         return error
 
-    def rename(self, names: Mapping[str, str]) -> Self:
-        renamed = super().rename(names)
+    def renamed(self, name: Callable[[str], str], param: Callable[[str], str]) -> Self:
+        renamed = super().renamed(name, param)
         renamed.length = self.length
         return renamed
 

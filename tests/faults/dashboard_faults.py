@@ -117,7 +117,7 @@ DASHBOARD_FAULTS = (
     ),
     Fault(
         "lines of batches that succeed count as failed",
-        "http/observability/records/request_record.py",
+        "http/observability/records/front_counts.py",
         'self.batch_lines["completed" if succeeded else "failed"] += 1',
         'self.batch_lines["completed" if not succeeded else "failed"] += 1',
         ("tests/http/batches/test_batches.py",),

@@ -336,7 +336,7 @@ FAULTS = (
     Fault(
         "an unread field of a message is not told of",
         "http/wire/protocol.py",
-        "                self._names.warn(error)",
+        "                self._warnings.warn(error)",
         "                pass",
         ("tests/http/wire/test_unread_fields.py",),
     ),

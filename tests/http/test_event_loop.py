@@ -10,13 +10,15 @@ import pytest
 
 from palladio.http.chat import chat_run
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
+from palladio.http.chat.chat_plan import ChatPlan
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.reasoning_plan import ReasoningPlan
-from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.rendering import Conversation, encode_chat
+from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
-from palladio.http.routes import routes_reasoning, routes_tools
+from palladio.http.routes import routes_chat, routes_reasoning, routes_tools
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.reading.base import Function
@@ -45,8 +47,20 @@ FORMAT: Any = {"type": "json_schema", "json_schema": {"schema": {"type": "object
     [
         ("/separate_reasoning", routes_reasoning, "_separate", {"text": "x"}, {"text": LONG + "x"}),
         ("/parse_function_call", routes_tools, "_parse", {"text": "x"}, {"text": LONG + "x"}),
-        (CHAT_PATH, ToolPlan, "of", CHAT | {"tools": [TOOL]}, CHAT | {"tools": [TOOL], "tool_choice": LARGE_CHOICE}),
-        ("/tokenize", ToolPlan, "of", {"messages": USER, "tools": [TOOL]}, {"messages": USER, "tools": [LARGE_TOOL]}),
+        (
+            CHAT_PATH,
+            ChatPlan,
+            "write_grammar",
+            CHAT | {"tools": [TOOL]},
+            CHAT | {"tools": [TOOL], "tool_choice": LARGE_CHOICE},
+        ),
+        (
+            "/tokenize",
+            TextEncoder,
+            "encode",
+            {"messages": USER, "tools": [TOOL]},
+            {"messages": USER, "tools": [LARGE_TOOL]},
+        ),
         (
             CHAT_PATH,
             ToolPlan,
@@ -70,7 +84,21 @@ def test_large_requests(
     assert small_thread != large_thread
 
 
-@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (chat_run, "_choice")])
+def test_a_large_chat_leaves_the_event_loop_once(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be rendered and tokenized and to have its grammar written: in one thread, one after the other."""
+    body = CHAT | {"messages": [USER[0] | {"note": LONG}], "tools": [TOOL]}
+    threads: list[int] = []
+
+    with monkeypatch.context() as patch:
+        for place, name in ((ChatTemplate, "render"), (TextEncoder, "encode"), (ChatPlan, "write_grammar")):
+            patch.setattr(place, name, noting(getattr(place, name), threads))
+        planning = thread_of(chat_run, "plan_chat", monkeypatch, lambda: http.post(CHAT_PATH, json=body))
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert planning not in threads
+
+
+@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "_choice")])
 def test_long_answers(
     http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
@@ -96,15 +124,7 @@ def test_what_a_template_renders(tokenizer: Tokenizer, monkeypatch: pytest.Monke
     monkeypatch.setattr(chat, "render", render)
 
     async def leaves(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> bool:
-        await chat.encode(
-            encoder,
-            messages,
-            add_generation_prompt=None,
-            continue_final_message=None,
-            add_special_tokens=None,
-            kwargs=None,
-            tools=tools,
-        )
+        await encode_chat(chat, encoder, Conversation(messages, tools=tools))
         return threads.pop() != threading.get_ident()
 
     async def main() -> None:
@@ -155,14 +175,18 @@ def test_many_pieces_are_joined_once() -> None:
 def thread_of(place: Any, name: str, monkeypatch: pytest.MonkeyPatch, send: Callable[[], httpx.Response]) -> int:
     """The thread in which the server calls this function."""
     threads: list[int] = []
-    original = getattr(place, name)
-
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        threads.append(threading.get_ident())
-        return original(*args, **kwargs)
-
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, noting)
+        patch.setattr(place, name, noting(getattr(place, name), threads))
         answer = send()
     assert answer.status_code == 200, answer.text
     return threads[0]
+
+
+def noting(function: Callable[..., Any], threads: list[int]) -> Callable[..., Any]:
+    """The same function, which adds its threads to the list."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return function(*args, **kwargs)
+
+    return noted

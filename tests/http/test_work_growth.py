@@ -21,7 +21,7 @@ from palladio.http.routes.routes_scores import MAX_SCORES
 from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
 from palladio.runtime.front.requests.request_table import RequestTable
@@ -59,7 +59,7 @@ def conversation(count: int) -> OllamaChatRequest:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda size: OllamaChat(conversation(size), MODEL, RequestNames()),
+        lambda size: OllamaChat(conversation(size), MODEL, WarningList(NONE_PASS)),
         lambda size: next_token_scores([output(size)], 1, range(size), apply_softmax=True),
         lambda size: next_token_scores([output(10)], 1, [1] * size, apply_softmax=False),
     ],
@@ -69,7 +69,7 @@ def test_twice_the_size_is_twice_the_work(work: Callable[[int], object]) -> None
 
 
 def test_results_of_tools_belong_to_the_calls_of_their_names() -> None:
-    messages = OllamaChat(conversation(2), MODEL, RequestNames()).chat.messages
+    messages = OllamaChat(conversation(2), MODEL, WarningList(NONE_PASS)).chat.messages
     assert [message.get("tool_call_id") for message in messages[2:]] == [None, None, "call_1_0", "call_1_1"]
 
 
@@ -325,7 +325,7 @@ def test_patterns_are_read_beside_the_event_loop(http: httpx.Client, monkeypatch
         loops.append(asyncio._get_running_loop())
         return read_pattern(text)
 
-    monkeypatch.setattr("palladio.http.generation.generation.read_pattern", read)
+    monkeypatch.setattr("palladio.http.generation.output_stream.read_pattern", read)
     body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "stop_regex": ["[abc]{9}" * 20, "[abd]{9}" * 20]}
     assert http.post("/v1/completions", json=body).status_code == 200
     assert loops == [None, None]

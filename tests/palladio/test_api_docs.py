@@ -31,10 +31,10 @@ from palladio.http.ollama.protocol_ollama import (
     OllamaOptions,
     ShowRequest,
 )
-from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN
 from palladio.http.prompts.chat_template import MAX_SECONDS
+from palladio.http.prompts.text_encoding import COUNTED_BASE, COUNTED_PER_TOKEN
+from palladio.http.prompts.tool_definitions import MAX_TOOLS
 from palladio.http.prompts.tool_history import HISTORY_VALUES
-from palladio.http.prompts.tools import MAX_TOOLS
 from palladio.http.reasoning.family import TagFamily
 from palladio.http.reasoning.registry import ALIASES, FAMILIES
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest

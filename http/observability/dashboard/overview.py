@@ -6,7 +6,7 @@ from typing import Any
 
 from palladio.http.observability.dashboard.sampler import MapsAt
 from palladio.http.observability.dashboard.series import describe_latencies
-from palladio.http.observability.records.request_record import FrontMetrics
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
 from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, RankStats

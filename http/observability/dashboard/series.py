@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from palladio.http.observability.dashboard.history import Columns, History, Row
-from palladio.http.observability.records.request_record import FrontMetrics
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.runtime.interface.messages.messages import EngineStats, HistogramData
 
 WINDOW = 10.0  # seconds over which percentiles and shares are taken, as far as rows lie closer together

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from palladio.http.observability.metrics.metric import Metric, Samples, one
-from palladio.http.observability.records.request_record import FrontMetrics
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.runtime.telemetry.logs import Histogram
 
 

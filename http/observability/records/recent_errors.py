@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from palladio.http.observability.records.request_record import Origin
 from palladio.http.security.callers import Caller
-from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error, route_path
+from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error, route_path
 from palladio.runtime.interface.errors import PalladioError
 
 MAX_NOTES = 50
@@ -64,7 +64,7 @@ class RecentErrors:
     def note_failure(self, origin: Origin, error: BaseException) -> None:
         """A request that was with the engine has failed; a client that went away is no error."""
         if isinstance(error, PalladioError | HttpError):
-            body = error_body(error, RequestNames())
+            body = error_body(error)
         elif isinstance(error, Exception):
             body = internal_error(origin.shown_id)
         else:

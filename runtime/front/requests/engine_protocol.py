@@ -14,7 +14,7 @@ from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]
-Sink = Callable[[RequestOutput], bool]
+FastPath = Callable[[RequestOutput], bool]
 """Takes an output at once, without waiting for anything, and says whether it has."""
 
 
@@ -78,9 +78,9 @@ class EngineClient(Protocol):
         """
         ...
 
-    def divert(self, request_id: str, sink: Sink) -> None:
-        """Outputs of a running request may go to `sink` from now on, while its reader waits for the next one. What the
-        sink does not take goes to the reader, and so does the last output of each sample; nothing changes its order.
+    def attach(self, request_id: str, fast_path: FastPath) -> None:
+        """Outputs of a running request may take `fast_path` from now on, while its reader waits for the next one. What
+        it does not take goes to the reader, and so does the last output of each sample; nothing changes its order.
 
         A task that wakes up for each token would cost more than all that is done with it.
 

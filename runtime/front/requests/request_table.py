@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from palladio.runtime.front.requests.crash_dump import CrashRecorder
-from palladio.runtime.front.requests.engine_protocol import Sink
+from palladio.runtime.front.requests.engine_protocol import FastPath
 from palladio.runtime.front.requests.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
@@ -52,22 +52,22 @@ class Stream:
         self._merge_at = MERGE_AT
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None  # its reader; an Event would cost each token twice as much
-        self._sink: Sink | None = None
+        self._fast_path: FastPath | None = None
 
     @property
     def is_over(self) -> bool:
         """Nothing comes any more, and all that came was taken."""
         return not self.unfinished and not self.pending and self.error is None
 
-    def divert(self, sink: Sink) -> None:
-        """See EngineClient.divert."""
-        self._sink = sink
+    def attach(self, fast_path: FastPath) -> None:
+        """See EngineClient.attach."""
+        self._fast_path = fast_path
 
     def put(self, output: RequestOutput) -> None:
-        """Hands an output on. Raises what a sink raises."""
-        if self._sink is not None and output.finish is None:
+        """Hands an output on. Raises what its fast path raises."""
+        if self._fast_path is not None and output.finish is None:
             waiting = self._waiting
-            if waiting is not None and not waiting.done() and self._sink(output):
+            if waiting is not None and not waiting.done() and self._fast_path(output):
                 return
         self.pending.append(output)
         self.yielded = True
@@ -170,10 +170,10 @@ class RequestTable:
                 size = 0
                 await asyncio.sleep(0)
 
-    def divert(self, request_id: str, sink: Sink) -> None:
-        """See EngineClient.divert; of a request that has ended, nothing is left to divert."""
+    def attach(self, request_id: str, fast_path: FastPath) -> None:
+        """See EngineClient.attach; a request that has ended has no further outputs."""
         if (stream := self._streams.get(request_id)) is not None:
-            stream.divert(sink)
+            stream.attach(fast_path)
 
     def close(self, request_id: str) -> list[str]:
         """The caller has gone; what still runs is dropped."""

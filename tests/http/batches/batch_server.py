@@ -13,8 +13,8 @@ from palladio.http.batches.batch_worker import BatchWorker
 from palladio.http.files.file_store import INPUT_PREFIX, FileStore
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.security.callers import SERVER, Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig

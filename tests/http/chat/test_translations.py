@@ -15,7 +15,7 @@ from palladio.http.responses import response_chat, response_object, response_run
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import chat_messages, input_items
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import NONE_PASS, WarningList
 from palladio.http.wire.protocol import WireModel
 from palladio.http.wire.protocol_chat import ChatRequest
 from tests.http.generation.test_sampling import attributes_read
@@ -80,7 +80,7 @@ def told(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
 @given(turns)
 def test_items_are_the_conversation(said: list[tuple[str, str]]) -> None:
     """Nothing is lost, nothing changes places; reasoning in several items is joined."""
-    items = input_items([item_of(kind, text) for kind, text in said], {}, "resp_1", RequestNames())
+    items = input_items([item_of(kind, text) for kind, text in said], {}, "resp_1", WarningList(NONE_PASS))
     messages, paths = chat_messages((f"input.{n}", item) for n, item in enumerate(items))
     joined: list[tuple[str, str]] = []
     for kind, text in said:
@@ -91,18 +91,18 @@ def test_items_are_the_conversation(said: list[tuple[str, str]]) -> None:
     assert told(messages) == joined
     assert len(paths) == len(messages)
     assert all(message.keys() - {"role"} for message in messages)
-    again = input_items(items, {}, "resp_2", RequestNames())  # as they are listed, so they can be sent
+    again = input_items(items, {}, "resp_2", WarningList(NONE_PASS))  # as they are listed, so they can be sent
     assert again == items
     assert len({item["id"] for item in items}) == len(items)
 
 
 @given(turns)
 def test_items_after_others_are_the_same_conversation(said: list[tuple[str, str]]) -> None:
-    items = input_items([item_of(kind, text) for kind, text in said], {}, "resp_1", RequestNames())
+    items = input_items([item_of(kind, text) for kind, text in said], {}, "resp_1", WarningList(NONE_PASS))
     body = ResponseRequest.parse({"input": "x", "instructions": "Be brief."})
-    whole = ResponseChat(body, Conversation([], items), RequestNames()).chat.messages
+    whole = ResponseChat(body, Conversation([], items), WarningList(NONE_PASS)).chat.messages
     for cut in range(len(items)):
-        assert ResponseChat(body, Conversation(items[:cut], items[cut:]), RequestNames()).chat.messages == whole
+        assert ResponseChat(body, Conversation(items[:cut], items[cut:]), WarningList(NONE_PASS)).chat.messages == whole
 
 
 @given(
@@ -114,7 +114,7 @@ def test_texts_of_anthropics_messages(said: list[tuple[str, list[str]]]) -> None
         {"role": role, "content": [{"type": "text", "text": text} for text in blocks]} for role, blocks in said
     ]
     body = CountTokensRequest.parse({"messages": [*given_messages, {"role": "user", "content": "end"}]})
-    conversation = AnthropicConversation(body, RequestNames())
+    conversation = AnthropicConversation(body, WarningList(NONE_PASS))
     roles = [message["role"] for message in conversation.messages]
     assert all(first != second for first, second in itertools.pairwise(roles))
     for role in ("user", "assistant"):

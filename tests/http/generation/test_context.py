@@ -9,13 +9,13 @@ import pytest
 from palladio import __version__
 from palladio.http.generation.context import Context
 from palladio.http.observability.observer import Observer
-from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, run_encoding
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder, run_encoding
 from palladio.http.security.callers import Callers
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.wire.errors import RequestNames, error_body
+from palladio.http.wire.errors import error_body
 from palladio.runtime.front.requests.engine_protocol import not_ready
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import (
@@ -24,12 +24,14 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     EngineNotReadyError,
     GenerationError,
+    InvalidRequestError,
     PalladioError,
     RequestAbortedError,
     request_error,
 )
 from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -62,19 +64,33 @@ def test_fingerprint_is_computed_once(engine: FakeEngine, monkeypatch: pytest.Mo
     context = context_of(engine)
     engine.state = "starting"
     with pytest.raises(EngineNotReadyError):
-        _ = context.system_fingerprint
+        _ = context.facts.system_fingerprint
     engine.state = "ready"
-    first = context.system_fingerprint
-    monkeypatch.setattr("palladio.http.generation.context.hashlib.sha256", None)
-    assert context.system_fingerprint is first
+    first = context.facts.system_fingerprint
+    monkeypatch.setattr("palladio.http.generation.model_facts.hashlib.sha256", None)
+    assert context.facts.system_fingerprint is first
     assert first.startswith("fp_")
 
 
 def test_fingerprint_follows_the_version(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = context_of(engine).system_fingerprint
-    assert context_of(engine).system_fingerprint == before
-    monkeypatch.setattr("palladio.http.generation.context.__version__", __version__ + ".1")
-    assert context_of(engine).system_fingerprint != before
+    before = context_of(engine).facts.system_fingerprint
+    assert context_of(engine).facts.system_fingerprint == before
+    monkeypatch.setattr("palladio.http.generation.model_facts.__version__", __version__ + ".1")
+    assert context_of(engine).facts.system_fingerprint != before
+
+
+def test_facts_hold_as_long_as_what_they_are_made_of(engine: FakeEngine) -> None:
+    context = context_of(engine)
+    facts = context.facts
+    assert context.facts is facts
+    assert dict(facts.sampling_defaults) == {}
+    engine.sampling_defaults = {"temperature": 0.5}
+    assert dict(context.facts.sampling_defaults) == {"temperature": 0.5}
+    engine.embedding = EmbeddingSpec(8, "last", normalized=True)
+    assert context.facts.info.embedding is not None
+    engine.tokenizer = None
+    with pytest.raises(InvalidRequestError, match="--skip-tokenizer-init"):
+        _ = context.facts.tool_format
 
 
 def test_not_ready(engine: FakeEngine) -> None:
@@ -96,7 +112,7 @@ def test_not_ready(engine: FakeEngine) -> None:
 
 def test_the_smaller_limit_counts_and_is_named(tokenizer: Tokenizer) -> None:
     context = context_of(SmallPoolEngine(tokenizer))
-    assert context.max_model_len == 100
+    assert context.facts.max_model_len == 100
     with pytest.raises(ContextLengthError, match=r"--max-total-tokens.*100 tokens"):
         context.encoder.encode("word " * LONG_TEXT)
     with pytest.raises(ContextLengthError, match=r"model's context length \(2048 tokens\)"):
@@ -118,7 +134,7 @@ def test_the_smaller_limit_counts_and_is_named(tokenizer: Tokenizer) -> None:
 def test_the_engines_statuses(finish_status: int, kind: type[PalladioError], status: int, code: str | None) -> None:
     error = request_error(finish_status, "why")
     assert isinstance(error, kind)
-    body = error_body(error, RequestNames())
+    body = error_body(error)
     assert (body.status, body.code, body.message) == (status, code, "why")
 
 

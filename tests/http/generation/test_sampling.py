@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from palladio.http.chat import chat_run
+from palladio.http.chat import chat_plan, chat_run
 from palladio.http.chat import reasoning_plan as plan
-from palladio.http.generation import params, sse
+from palladio.http.generation import chunks, params
 from palladio.http.generation.params import SAME_NAME, WORKED_OUT
-from palladio.http.prompts import tools
-from palladio.http.routes import routes_completions, routes_generate, routes_tokenize
+from palladio.http.prompts import tool_definitions, tools
+from palladio.http.routes import routes_chat, routes_completions, routes_generate, routes_tokenize
 from palladio.http.wire.protocol import SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolFields
 from palladio.http.wire.protocol_completions import CompletionRequest
@@ -36,12 +36,12 @@ ROUTES: list[tuple[type[WireModel], set[str], tuple[ModuleType, ...]]] = [
         | {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
         | ReasoningFields.model_fields.keys()
         | ToolFields.model_fields.keys(),
-        (chat_run, plan, tools, params, sse),
+        (chat_plan, chat_run, routes_chat, plan, tool_definitions, tools, params, chunks),
     ),
     (
         CompletionRequest,
         READ | {"prompt", "echo", "logprobs", "return_tokens_as_token_ids"},
-        (routes_completions, params, sse),
+        (routes_completions, params, chunks),
     ),
     (GenerateRequest, set(GenerateRequest.model_fields), (routes_generate,)),
     (TokenizeRequest, set(TokenizeRequest.model_fields), (routes_tokenize,)),
@@ -70,7 +70,7 @@ def test_every_request_field_is_handled(
 
 
 def test_every_stream_option_is_handled() -> None:
-    taken = attributes_read((sse,), "options")
+    taken = attributes_read((chunks,), "options")
     assert set(StreamOptions.model_fields) == taken
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palladio.http.prompts.chat_messages import TextEncoder
 from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.rendering import Conversation, encode_chat
 from palladio.http.prompts.template_format import TemplateFacts, load_template
+from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -174,16 +175,8 @@ def test_no_template(tmp_path: Path) -> None:
 def test_bos_is_not_doubled(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(build_tiny_tokenizer(tmp_path, add_bos=True))
     chat = ChatTemplate(HttpConfig(chat_template="llama-3-instruct"))
-    prompt = asyncio.run(
-        chat.encode(
-            TextEncoder(FakeEngine(tokenizer), bounded=True),
-            [USER],
-            add_generation_prompt=None,
-            continue_final_message=None,
-            add_special_tokens=None,
-            kwargs=None,
-        )
-    )
+    encoder = TextEncoder(FakeEngine(tokenizer), bounded=True)
+    prompt, _ = asyncio.run(encode_chat(chat, encoder, Conversation([USER])))
     assert prompt.token_ids.count(0) == 1
 
 

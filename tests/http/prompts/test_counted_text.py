@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from palladio.http.generation.prompts import token_lists
-from palladio.http.prompts.chat_messages import COUNTED_BASE, COUNTED_PER_TOKEN, CUT_MARGIN, TextEncoder, Truncation
+from palladio.http.prompts.text_encoding import COUNTED_BASE, COUNTED_PER_TOKEN, CUT_MARGIN, TextEncoder, Truncation
 from palladio.http.routes.routes_tokenize import DETOKENIZE_CONTEXTS
 from palladio.runtime.text.tokenizers.tokenizer import MANY, Tokenizer
 from tests.fake_engine import FakeEngine

@@ -78,7 +78,7 @@ def test_a_schema_that_cannot_be_kept_to_is_named(tmp_path: Path, form: ToolForm
     model, place = Model(tmp_path, ()), "at #/properties/x: uniqueItems is supported for"
     body = ToolFields(tools=[tool("a", WEATHER), tool("c", schema)], tool_choice="required")
     with pytest.raises(InvalidRequestError, match=f"tools.1.function.parameters {place}") as caught:
-        ToolPlan.of(body, form, model.tokenizer)
+        _ = ToolPlan.of(body, form, model.tokenizer).grammar
     assert caught.value.param == "tools.1.function.parameters"
     plan = ToolPlan.of(ToolFields(tools=TOOLS), FORMATS["qwen25"], model.tokenizer)
     with pytest.raises(InvalidRequestError, match=f"guided_json {place}"):

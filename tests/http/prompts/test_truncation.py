@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, Truncation
+from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder, Truncation
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.reasoning.counter import ReasoningCounter
-from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece, TagFamily
+from palladio.http.reasoning.family import PromptEnd, TagFamily
 from palladio.http.reasoning.harmony import SPECIALS
+from palladio.http.reasoning.reasoning_parser import ReasoningParser, ReasoningPiece
 from palladio.http.reasoning.registry import ALIASES, FAMILIES, NAMES, find_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError

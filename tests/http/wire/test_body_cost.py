@@ -19,7 +19,7 @@ from palladio.http.prompts.tool_history import HISTORY_VALUES, ToolHistory
 from palladio.http.responses.response_items import chat_messages
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMeter, read_json
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import NONE_PASS, WarningList
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -215,8 +215,8 @@ def test_too_many_entries_are_counted_first(http: httpx.Client, route: str, fiel
 def test_turns_of_one_side_are_joined_once() -> None:
     texts = [{"role": "user", "content": "a" * 1000} for _ in range(12_000)]
     body = CountTokensRequest(messages=texts)
-    assert least_cpu_seconds(lambda: AnthropicConversation(body, RequestNames()), enough=0.5, turns=3) < 0.5
-    (message,) = AnthropicConversation(body, RequestNames()).messages
+    assert least_cpu_seconds(lambda: AnthropicConversation(body, WarningList(NONE_PASS)), enough=0.5, turns=3) < 0.5
+    (message,) = AnthropicConversation(body, WarningList(NONE_PASS)).messages
     assert message["content"] == "\n".join(["a" * 1000] * 12_000)
     item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a" * 1000}]}
     items = [(f"input.{i}", item) for i in range(12_000)]

@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.http.wire.errors import FieldNames, RequestNames, error_body, message_paths
-from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
+from palladio.http.wire.errors import error_body
+from palladio.http.wire.field_map import FieldMap, message_paths
+from palladio.http.wire.field_warnings import NONE_PASS, WarningList, Warnings
+from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from tests.fake_engine import FakeEngine
 
-NAMES = FieldNames(
+NAMES = FieldMap(
     paths={
         "max_tokens": "limit",
         "tools.*.function.parameters": "tools.*.input_schema",
@@ -48,9 +50,8 @@ def test_names_are_of_whole_parts(path: str, name: str) -> None:
 
 
 def test_translations_follow_each_other() -> None:
-    names = RequestNames()
-    names.add(FieldNames(paths={"max_completion_tokens": "max_output_tokens"}, params={"max_output_tokens": "in.it"}))
-    names.add(FieldNames(paths={"max_tokens": "max_completion_tokens", "prompt": "messages"}))
+    outer = FieldMap(paths={"max_completion_tokens": "max_output_tokens"}, params={"max_output_tokens": "in.it"})
+    names = FieldMap(paths={"max_tokens": "max_completion_tokens", "prompt": "messages"}).within(outer)
     value = "max_tokens {param}"
     error = InvalidRequestError.of("{param} is over, not {value!r}", param="max_tokens", value=value)
     body = error_body(error, names)
@@ -60,11 +61,38 @@ def test_translations_follow_each_other() -> None:
     assert str(error) == "max_tokens is over, not 'max_tokens {param}'", "logs have the engine's names"
 
 
-def test_a_request_has_one_book_of_names() -> None:
-    scope: dict[str, Any] = {"state": {}}
-    RequestNames.of(scope).add(FieldNames(paths={"a": "b"}))
-    assert RequestNames.of({**scope}).name("a") == "b"
-    assert RequestNames.of({}).name("a") == "a"
+def test_errors_leave_a_translation_renamed() -> None:
+    """With what else they say, and only those that are about a request."""
+    error = ContextLengthError.of_prompt("{prompt} is too long", 9, 8)
+    with pytest.raises(ContextLengthError) as caught, FieldMap(paths={"prompt": "messages"}).renaming():
+        raise error
+    assert (caught.value.param, caught.value.length, caught.value.code) == ("messages", error.length, error.code)
+    assert error.param == "prompt"
+    with pytest.raises(OverloadedError) as other, NAMES.renaming():
+        raise OverloadedError("later", retry_after=7)
+    assert other.value.retry_after == 7
+
+
+def test_warnings_are_values() -> None:
+    """A list of them begins with those before it, which stay as they are."""
+    before = Warnings(are_errors=False)
+    warnings = WarningList(before, FieldMap(paths={"a": "b"}))
+    for _ in range(2):
+        warnings.warn(InvalidRequestError.of("unknown field: {param}", param="a", code="x"))
+    again = WarningList(warnings.found)
+    assert again.has("b")
+    again.warn(InvalidRequestError.of("{param} is odd", param="c"), outcome="kept")
+    noted: list[tuple[str, str]] = []
+    again.found.note_since(warnings.found, lambda param, code: noted.append((param, code)))
+    assert (noted, before.fields()) == ([("c", "")], {})
+    assert again.found.fields() == {
+        "warnings": [
+            {"message": "unknown field: b (ignored)", "param": "b", "code": "x"},
+            {"message": "c is odd (kept)", "param": "c", "code": None},
+        ]
+    }
+    with pytest.raises(InvalidRequestError):
+        WarningList(NONE_PASS).warn(InvalidRequestError("no", param="a"))
 
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.errors import RequestNames
+from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.http.wire.protocol import UnreadFields
 from tests.fake_engine import MODEL
 from tests.http.conftest import Serve
@@ -45,10 +45,10 @@ def test_an_unread_field_is_told_of_once(http: httpx.Client, path: str, body: di
 
 
 def test_results_of_tools_too() -> None:
-    names = RequestNames(lambda param, code: None)
-    AnthropicConversation(CountTokensRequest.parse({"messages": [*CALLED, USER | {"content": [RESULT]}]}), names)
-    (warning,) = names.warnings()["warnings"]
-    assert warning["param"] == "messages.2.content.0.content.0.xyzzy"
+    warnings = WarningList(Warnings(are_errors=False))
+    AnthropicConversation(CountTokensRequest.parse({"messages": [*CALLED, USER | {"content": [RESULT]}]}), warnings)
+    (warning,) = warnings.found.entries
+    assert warning.param == "messages.2.content.0.content.0.xyzzy"
 
 
 def test_it_can_be_refused(serve: Serve) -> None:
@@ -68,9 +68,9 @@ def test_answers_can_be_sent_back(http: httpx.Client) -> None:
 
 
 def test_null_and_hints_are_no_unread_fields() -> None:
-    names = RequestNames(lambda param, code: None)
-    UnreadFields(names).tell({"a": 1, "b": None, "cache_control": {}}, "messages.0", {"a"})
-    assert names.warnings() == {}
+    warnings = WarningList(Warnings(are_errors=False))
+    UnreadFields(warnings).tell({"a": 1, "b": None, "cache_control": {}}, "messages.0", {"a"})
+    assert warnings.found.fields() == {}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.http.observability.dashboard.history import FINE_ROWS, MAX_BYTES, MERGED, SECONDS, Columns, History
 from palladio.http.observability.dashboard.series import describe_history, make_history, quantiles, take_row
-from palladio.http.observability.records.request_record import FrontMetrics
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, HistogramData, RankStats
 

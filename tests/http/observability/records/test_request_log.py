@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from palladio.http.observability.observer import Observer
+from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.http.observability.records.request_log import PARTIAL_TOKENS, RequestLog
-from palladio.http.observability.records.request_record import FrontMetrics, Origin, RequestRecord
+from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

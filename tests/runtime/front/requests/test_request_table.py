@@ -79,17 +79,17 @@ async def test_tokens_alone_stand_among_the_outputs_of_their_message():
     assert late.is_over
 
 
-async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_rest():
+async def test_a_fast_path_gets_what_comes_while_the_reader_waits_and_the_reader_the_rest():
     table, taken, is_open = RequestTable(None), [], True
 
-    def sink(output):
+    def take(output):
         if is_open:
             taken.append(output.token_ids)
         return is_open
 
     stream = begin(table, "a", sample("a~0"))
-    table.divert("gone", sink)
-    table.divert("a", sink)
+    table.attach("gone", take)
+    table.attach("a", take)
     give(table, "a~0", 4)
     assert taken == [], "nobody waited yet"
     assert [output.token_ids for output in await stream.take()] == [[4]]
@@ -113,11 +113,11 @@ async def test_a_sink_gets_what_comes_while_the_reader_waits_and_the_reader_the_
     assert ([output.token_ids for output in reading.result()], stream.is_over) == ([[9]], True)
 
 
-async def test_a_sink_that_fails_ends_its_request_alone(caplog):
+async def test_a_fast_path_that_fails_ends_its_request_alone(caplog):
     table, taken = RequestTable(None), []
     streams = [begin(table, name, sample(f"{name}~0")) for name in "ab"]
-    table.divert("a", lambda output: 1 / 0 > 0)
-    table.divert("b", lambda output: not taken.append(output.token_ids))
+    table.attach("a", lambda output: 1 / 0 > 0)
+    table.attach("b", lambda output: not taken.append(output.token_ids))
     reading = [asyncio.ensure_future(stream.take()) for stream in streams]
     await asyncio.sleep(0)
     table.process(StepOutputs([], [PlainTokens.of(["a~0", "b~0"], [[4], [5]])]))

@@ -1,163 +1,21 @@
-"""Streaming: outputs → server-sent events, built from prepared bytes: pydantic models cost 30 times more."""
+"""Chunks of chat and text completions, built from prepared bytes: pydantic models cost 30 times more."""
 
 import dataclasses
-import logging
-import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from palladio.http.generation.generation import OutputStream, Usage, check_abort, finish_fields
+from palladio.http.generation.event_stream import DONE, END, DoneWriter
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
-from palladio.http.security.connection import PIPE, BodyPipe
-from palladio.http.wire.body import until_disconnect
-from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
+from palladio.http.generation.output_stream import OutputStream
+from palladio.http.generation.usage import Usage, finish_fields
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
-from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
-
-DONE = b"data: [DONE]\n\n"
-_END = b"}\n\n"
 _HERE = b"\0"  # in place of a text: JSON has no such byte
 _OBFUSCATED_SIZE = 256  # bytes that an obfuscated chunk's choice is filled up to, or to a multiple of
-HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-
-class EventWriter(Protocol):
-    """Turns a request's outputs into events."""
-
-    def write(self, output: RequestOutput) -> bytes:
-        """The events that this output makes; empty for none."""
-        ...
-
-    def close(self) -> bytes:
-        """The events after the last output."""
-        ...
-
-    def fail(self, error: ErrorBody) -> bytes:
-        """The events in their place, when something went wrong after the status had gone out."""
-        ...
-
-
-class DoneWriter:
-    """An EventWriter's end, as OpenAI's older routes have it."""
-
-    def close(self) -> bytes:
-        return DONE
-
-    def fail(self, error: ErrorBody) -> bytes:
-        return error.event() + DONE
-
-
-class WarnedEvents:
-    """An EventWriter with warnings: the first of another one's events has them, as one more field.
-
-    Args:
-        writer: of events that are JSON objects, each a line of data.
-        warnings: the field.
-    """
-
-    def __init__(self, writer: EventWriter, warnings: Mapping[str, Any]) -> None:
-        self._writer = writer
-        self._field = b"," + orjson.dumps(warnings)[1:-1]
-        self.close = writer.close
-        self.fail = writer.fail
-
-    def write(self, output: RequestOutput) -> bytes:
-        events = self._writer.write(output)
-        if not events or not self._field:
-            return events
-        first, end, others = events.partition(_END)
-        field, self._field = self._field, b""
-        return first + field + end + others
-
-
-def with_warnings(writer: EventWriter, names: RequestNames) -> EventWriter:
-    """Args: names: of the request; most have no warnings."""
-    warnings = names.warnings()
-    return WarnedEvents(writer, warnings) if warnings else writer
-
-
-async def _nothing() -> None:
-    pass
-
-
-class EventStream(Response):
-    """A response of server-sent events from a started stream; a client that goes away aborts the request."""
-
-    def __init__(
-        self,
-        stream: OutputStream,
-        writer: EventWriter,
-        before_end: Callable[[], Awaitable[None]] = _nothing,
-        media_type: str = "text/event-stream",
-    ) -> None:
-        """Args: before_end: what must be done before the last events say that all went well."""
-        super().__init__(None, headers=HEADERS, media_type=media_type)
-        del self.headers["content-length"]
-        self._stream = stream
-        self._writer = writer
-        self._before_end = before_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._stream:
-            try:
-                await until_disconnect(receive, self._run(send, scope["state"], RequestNames.of(scope)))
-            except HttpError:
-                return  # the client is gone
-
-    async def _run(self, send_head: Send, state: Mapping[str, Any], names: RequestNames) -> None:
-        """Args: state: of the scope. Its `send` goes past the layers that only look at a response's head; its `pipe`,
-        where the server has one, past ASGI as well."""
-        send: Send = state["send"]
-        await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            await self._send_outputs(send, state.get(PIPE))
-            self._stream.end_record()
-            await self._before_end()
-            last = self._writer.close()
-        except (PalladioError, HttpError) as exc:
-            self._stream.end_record(exc)
-            last = self._writer.fail(error_body(exc, names))
-        except Exception as exc:  # the status has gone out: this is the request's border
-            self._stream.end_record(exc)
-            error_id = uuid.uuid4().hex
-            logger.exception("error %s in a stream", error_id)
-            last = self._writer.fail(internal_error(error_id))
-        await send({"type": "http.response.body", "body": last, "more_body": False})
-
-    async def _send_outputs(self, send: Send, pipe: BodyPipe | None) -> None:
-        write, observe, first = self._writer.write, self._stream.observe, self._stream.first
-        if first is not None:
-            await send({"type": "http.response.body", "body": write(first), "more_body": True})
-        if pipe is not None:
-            self._divert(pipe)
-        async for output in self._stream.rest:
-            observe(output)
-            if output.finish is not None:
-                check_abort(output)
-            if events := write(output):
-                await send({"type": "http.response.body", "body": events, "more_body": True})
-
-    def _divert(self, pipe: BodyPipe) -> None:
-        """Has outputs written where they come, without a task in between, as long as the client keeps up."""
-        write, observe = self._writer.write, self._stream.observe
-
-        def take(output: RequestOutput) -> bool:
-            if not pipe.is_open:
-                return False
-            observe(output)
-            if events := write(output):
-                pipe.write(events)
-            return True
-
-        self._stream.divert(take)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +31,7 @@ class StreamSettings:
         token_ids: send the new token ids on each chunk.
         num_choices: of the whole request.
         timings: send the timings on the last chunk.
-        obfuscate: fill chunks up, so that their sizes do not tell the lengths of the tokens.
+        obfuscate: fill chunks up, so that their sizes do not give the lengths of the tokens away.
     """
 
     head: dict[str, Any]
@@ -214,7 +72,7 @@ class ChunkWriter(DoneWriter):
         self._sent: set[int] = set()  # choices of which there was an event; the first token is not held back
         self._num_open = settings.num_choices
         self._head = b"data: " + orjson.dumps(settings.head)[:-1] + b',"choices":['
-        self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + _END
+        self._tail = b"]" + (b',"usage":null' if settings.include_usage else b"") + END
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by index, if quick: what stands round a chunk's text
         self._quick = (
             settings.interval == 1
@@ -261,16 +119,16 @@ class ChunkWriter(DoneWriter):
             extra += b',"obfuscation":"%b"' % (b"x" * (-len(choice) % _OBFUSCATED_SIZE))
         if self._settings.continuous_usage:
             return self._with_usage(choice, extra)
-        return self._head + choice + (self._tail if not extra else self._tail.removesuffix(_END) + extra + _END)
+        return self._head + choice + (self._tail if not extra else self._tail.removesuffix(END) + extra + END)
 
     def _with_usage(self, choice: bytes, extra: bytes) -> bytes:
-        return self._head + choice + b'],"usage":' + orjson.dumps(self._usage.as_dict()) + extra + _END
+        return self._head + choice + b'],"usage":' + orjson.dumps(self._usage.as_dict()) + extra + END
 
     def _timings(self) -> bytes:
         return b',"timings":' + orjson.dumps(self._usage.timings())
 
     def _flush(self, output: RequestOutput) -> bytes:
-        """The event of what is new in a choice; nothing, if there is nothing to tell yet."""
+        """The event of what is new in a choice; nothing, if there is nothing new."""
         if not output.text and not self._has_tokens(output):
             return b""
         self._sent.add(output.index)

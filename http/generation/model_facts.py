@@ -1,0 +1,195 @@
+"""ModelFacts: what requests need to know of the served model, as values."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from palladio.http.prompts.chat_template import ChatTemplate
+from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
+from palladio.http.prompts.text_encoding import Truncation
+from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.settings.http_config import HttpConfig
+from palladio.http.tool_calls.detection import choose_format
+from palladio.http.tool_calls.formats import ToolFormat
+from palladio.runtime.front.requests.engine_protocol import EngineClient
+from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
+from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
+from palladio.version import __version__
+
+THE_SERVED = "default"  # a name of whatever model is served, as many examples have it
+_HOW_TO_SAMPLE = frozenset(("temperature", "top_p", "top_k", "min_p"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelNames:
+    """The names that the model answers to.
+
+    Attributes:
+        shown: its own; answers carry the first.
+        takes_any: it answers to names that are not its own, too.
+    """
+
+    shown: tuple[str, ...]
+    takes_any: bool
+
+    def answering(self, asked: str | None) -> str:
+        """The name to answer with.
+
+        Raises:
+            ModelNotFoundError: no such model is served here.
+        """
+        names = self.shown
+        if asked is None or (asked == THE_SERVED and asked not in names):
+            return names[0]
+        if asked not in names and not self.takes_any:
+            raise ModelNotFoundError(
+                f"the model {asked!r} is not served here; served: {', '.join(names)} "
+                '(--served-model-name "*" accepts any name)'
+            )
+        return asked
+
+    def has(self, asked: str) -> bool:
+        """Whether this is a name of the model, and not just accepted."""
+        return asked == THE_SERVED or asked in self.shown
+
+
+def served_names(config: HttpConfig, engine: EngineConfig) -> ModelNames:
+    """Those of --served-model-name, of which "*" only widens what is accepted; else the model's path."""
+    given = config.served_model_name or ()
+    names = tuple(name for name in given if name != "*")
+    return ModelNames(names or (engine.source.model_path,), "*" in given)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """A model that is ready.
+
+    Attributes:
+        info: what the engine has chosen.
+        loaded_tokenizer: None: the server runs without one.
+        loaded_defaults: default sampling fields of the checkpoint.
+        template: renders its chats.
+    """
+
+    config: HttpConfig
+    engine: EngineConfig
+    info: EngineReady
+    loaded_tokenizer: Tokenizer | None
+    loaded_defaults: Mapping[str, Any]
+    template: ChatTemplate
+
+    def hold(
+        self, engine: EngineConfig, info: EngineReady, tokenizer: Tokenizer | None, defaults: Mapping[str, Any]
+    ) -> bool:
+        """Whether they are those of an engine that has these."""
+        is_same = self.engine is engine and self.loaded_tokenizer is tokenizer and self.loaded_defaults is defaults
+        return is_same and (self.info is info or self.info == info)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            InvalidRequestError: the server runs without one.
+        """
+        if self.loaded_tokenizer is None:
+            raise InvalidRequestError(
+                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
+            )
+        return self.loaded_tokenizer
+
+    @functools.cached_property
+    def room(self) -> LengthLimit:
+        """Most tokens of prompt and output together that a request may have here, and what limits them."""
+        return LengthLimit.of(self.info)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of `room`."""
+        return self.room.limit
+
+    def truncation(self, asked: int | None, reserved: int | None) -> Truncation | None:
+        """What becomes of a prompt that is too long: see `Truncation.of`."""
+        return Truncation.of(self.room, asked, reserved, is_automatic=self.config.allow_auto_truncate)
+
+    @functools.cached_property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """By the names of SamplingParams; of max_tokens see `params.default_length`."""
+        of_model = self.loaded_defaults if self.config.sampling_defaults == "model" else {}
+        return {**of_model, **self.config.preferred_defaults}
+
+    @property
+    def chat_sampling(self) -> Mapping[str, Any]:
+        """What our own chats send where neither the model's files nor the flags say how to sample: at temperature 1,
+        small models write nonsense."""
+        is_given = self.config.sampling_defaults != "model" or _HOW_TO_SAMPLE & self.sampling_defaults.keys()
+        return {} if is_given else {"temperature": 0.7, "min_p": 0.05}
+
+    @functools.cached_property
+    def reasoning(self) -> ReasoningFamily | None:
+        """How the model reasons; None: it is not known to."""
+        source = self.template.source(self.tokenizer)
+        traits = ModelTraits(self.engine.source.model_path, self.info.model_type, source)
+        return choose_family(self.config.reasoning_parser, traits)
+
+    @functools.cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls.
+
+        Raises:
+            InvalidRequestError: the server runs without a tokenizer.
+        """
+        return choose_format(
+            self.config.tool_call_parser,
+            template=self.template.source(self.tokenizer, tools=True),
+            model_type=self.info.model_type,
+            tokenizer=self.tokenizer,
+        )
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether requests to a model with a tokenizer may have tools. Where the chat template does not write them, the
+        prompt has them as plain text, and the answer a warning."""
+        if self.template.source(self.tokenizer) is None:
+            return False
+        return self.template.reads_tools(self.tokenizer) or self.config.unknown_fields == "warn"
+
+    @property
+    def template_warnings(self) -> list[str]:
+        """Lines for the log: see `ChatTemplate.warnings`."""
+        tokenizer = self.loaded_tokenizer
+        if tokenizer is None or self.info.embedding is not None or not self.template.source(tokenizer):
+            return []
+        return self.template.warnings(tokenizer, self.tool_format)
+
+    @functools.cached_property
+    def system_fingerprint(self) -> str:
+        """Changes with anything that may change the tokens of a seeded request."""
+        info = self.info
+        parts = (__version__, self.engine.source.model_path, info.architecture, info.dtype, info.device)
+        return "fp_" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:10]
+
+
+class FactsKeeper:
+    """Makes the facts of an engine's model, once for as long as they hold."""
+
+    def __init__(self, engine: EngineClient, config: HttpConfig, template: ChatTemplate) -> None:
+        self._engine = engine
+        self._config = config
+        self._template = template
+        self._last: ModelFacts | None = None
+
+    def facts(self) -> ModelFacts:
+        """
+        Raises:
+            EngineNotReadyError: still starting.
+        """
+        engine, last = self._engine, self._last
+        info, tokenizer, defaults = engine.info, engine.tokenizer, engine.sampling_defaults
+        if last is None or not last.hold(engine.config, info, tokenizer, defaults):
+            self._last = last = ModelFacts(self._config, engine.config, info, tokenizer, defaults, self._template)
+        return last

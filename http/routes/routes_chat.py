@@ -1,0 +1,89 @@
+"""POST /v1/chat/completions, and the routes of stored completions, of which there are none."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+
+from palladio.http.chat.chat_output import ChatMessage, MessageChunks
+from palladio.http.chat.chat_run import ChatRun
+from palladio.http.generation.chunks import ChatChunks, StreamSettings
+from palladio.http.generation.context import Context
+from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.event_stream import EventStream, with_warnings
+from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
+from palladio.http.generation.usage import finish_fields
+from palladio.http.generation.whole import answer_size
+from palladio.http.prompts.text_encoding import run_encoding
+from palladio.http.wire.errors import ErrorBody
+from palladio.http.wire.protocol_chat import ChatRequest
+from palladio.runtime.interface.outputs.outputs import RequestOutput
+
+
+async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Response:
+    """
+    Raises:
+        PalladioError: what went wrong before the status was sent.
+        HttpError: the client went away.
+    """
+    run = await ChatRun.prepare(context, call, body)
+    head = {
+        "id": run.request.request_id,
+        "object": "chat.completion.chunk" if body.stream else "chat.completion",
+        "created": int(run.request.received),
+        "model": context.names.answering(body.model),
+        "system_fingerprint": context.facts.system_fingerprint,
+    }
+    if body.stream:
+        stream = await run.start()
+        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
+        if run.plan.is_plain:
+            return EventStream(stream, with_warnings(ChatChunks(settings, run.tokenizer), run.warnings))
+        chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
+        return EventStream(stream, with_warnings(chunks, run.warnings))
+    answer = await run.collect()
+    outputs, prompt_ids = answer.outputs, run.request.prompt_ids
+
+    def write() -> Response:
+        choices = [_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
+        fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
+        fields |= run.warnings.fields()
+        if body.prompt_logprobs is not None:
+            scores = outputs[0].prompt_logprobs or []
+            fields["prompt_logprobs"] = prompt_logprobs(run.tokenizer, scores, body.prompt_logprobs)
+        if body.return_token_ids:
+            fields["prompt_token_ids"] = prompt_ids
+        if body.return_timings:
+            fields["timings"] = answer.usage.timings()
+        return Response(orjson.dumps(fields), media_type="application/json")
+
+    return await run_encoding(write, answer_size(outputs, [prompt_ids] if body.return_token_ids else ()))
+
+
+def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+    logprobs = chat_logprobs(run.tokenizer, output.logprobs or []) if run.request.params.logprobs is not None else None
+    fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
+    fields |= finish_fields(output.finish, has_calls=bool(message.calls))
+    return fields | {"token_ids": output.token_ids} if body.return_token_ids else fields
+
+
+CHAT = Endpoint("/v1/chat/completions", ChatRequest, complete_chat)
+
+
+def stored_router(_context: Context) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/chat/completions")
+    async def list_completions() -> dict[str, Any]:
+        """Whatever is asked for: there is nothing to filter."""
+        return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+
+    @router.get("/v1/chat/completions/{completion_id}")
+    @router.post("/v1/chat/completions/{completion_id}")
+    @router.delete("/v1/chat/completions/{completion_id}")
+    @router.get("/v1/chat/completions/{completion_id}/messages")
+    async def one_completion(completion_id: str) -> Response:
+        message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, even with store: true"
+        return ErrorBody(404, message, "completion_id", code="completion_not_found").response()
+
+    return router
