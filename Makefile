@@ -30,7 +30,7 @@ help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=smollm2 or MODEL=DIR chooses a model, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
-	  'make test-tools  tests of benchmarks, scripts, documentation and of the tests themselves' \
+	  'make test-tools  tests of benchmarks, scripts, documentation and of the tests, and a few servers as users start them' \
 	  'make test-pythons  make test with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
@@ -67,6 +67,7 @@ test: $(VENV)/.installed-dev
 
 test-tools: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/test --tools $(ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test-plain
 
 # Make hands its variables down, and each Python has an environment of its own.
 test-pythons: $(VENV)/.installed-dev

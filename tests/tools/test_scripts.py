@@ -237,3 +237,9 @@ def test_each_test_of_the_quick_tier_belongs_to_one_command(tmp_path, words):
     assert ignored == (tools if not words else set())
     assert named == (tools if words == ["--tools"] else set())
     assert ("not slow and not browser" in given) == (words[:1] != ["-m"])
+
+
+def test_the_tools_come_with_servers_as_users_start_them():
+    command = ["make", "--dry-run", "test-tools"]
+    plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r" scripts/(test\S*) ?(.*)", plan) == [("test", "--tools "), ("test-plain", "")]
