@@ -33,6 +33,7 @@ OTHERS: Final = {
     "results-notes.md": "benchmarks/results/NOTES.md",
     "families.md": "benchmarks/results/cpu-2026-11-23/families.md",
     "training.md": "training/README.md",
+    "tests.md": "tests/README.md",
 }
 PICTURES: Final = (".svg", ".png")
 

@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pages():
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "tests" / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 @pytest.fixture(scope="module")
