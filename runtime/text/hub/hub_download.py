@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from palladio.runtime.text.hub.hub_worker import Silent
 OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too
 _WORKER = "palladio.runtime.text.hub.hub_worker"
 _LOCK_SECONDS = 0.05  # to wait for another process that downloads the same file
+_IDLE_SECONDS = 60.0  # without a byte, after which another process is not taken to write a file
 _INTERVAL = 0.3  # seconds between two looks at what has arrived
 
 OnProgress = Callable[[LoadProgress], None]
@@ -175,18 +177,20 @@ def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, sto
     )
     assert child.stdin is not None
     assert child.stdout is not None
+    idle = 0.0  # what this process leaves itself is removed at once
     try:
         while child.poll() is None:
             if stop.wait(_INTERVAL):
                 raise OSError("the download was stopped")
             on_progress(LoadProgress("download", min(here + max(0, _size(blobs) - before), total - 1), total))
         said = child.stdout.read()
+        idle = _IDLE_SECONDS
     finally:
         child.terminate()  # unless it has ended
         child.wait()
         child.stdin.close()
         child.stdout.close()
-        _remove_unfinished(repository)
+        _remove_unfinished(repository, idle)
     try:
         found = json.loads(said)
     except ValueError:
@@ -224,16 +228,20 @@ def _arguments(repository: Repository) -> dict[str, Any]:
     }
 
 
-def _remove_unfinished(repository: Repository) -> None:
+def _remove_unfinished(repository: Repository, idle: float) -> None:
     """Removes half-written files that no process writes any more, unless the hub's client continues them.
 
     It continues those of earlier versions, `HASH.incomplete`, and never those of later ones, whose names are unique.
+
+    Args:
+        idle: seconds since a file was written; for shared file systems on which locks hold nobody back.
     """
     locks = repository.cache / ".locks" / repository.folder.name  # as the hub's client names them
     for file in (repository.folder / "blobs").glob("*.*.incomplete"):
         lock = locks / f"{file.name.partition('.')[0]}.lock"
         with contextlib.suppress(OSError), WeakFileLock(lock, timeout=_LOCK_SECONDS):
-            file.unlink()
+            if time.time() - file.stat().st_mtime >= idle:
+                file.unlink()
 
 
 def _size(folder: Path) -> int:
