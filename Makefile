@@ -24,13 +24,14 @@ RAY ?= .venv-ray
 REAL ?= .venv-real
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray real lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
+.PHONY: help serve test test-tools test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray real lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
 	  'make serve      start the server; MODEL=smollm2 or MODEL=DIR chooses a model, ARGS="--flag …" adds flags, HOST= and PORT= bind' \
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
-	  'make test-pythons  the same with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
+	  'make test-tools  tests of benchmarks, scripts, documentation and of the tests, and a few servers as users start them' \
+	  'make test-pythons  make test with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
@@ -63,6 +64,10 @@ serve: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	PATH="$(abspath $(BIN)):$$PATH" scripts/check $(ARGS)
+
+test-tools: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test --tools $(ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" scripts/test-plain
 
 # Make hands its variables down, and each Python has an environment of its own.
 test-pythons: $(VENV)/.installed-dev

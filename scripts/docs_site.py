@@ -22,6 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CONFIG: Final = ROOT / "mkdocs.yml"
 DOCS: Final = ROOT / "docs"
 STAGED: Final = ROOT / "build" / "docs"
+NOTES: Final = ROOT / "benchmarks" / "results" / "notes"
 # Pages of other folders, by their name on the site.
 OTHERS: Final = {
     "index.md": "README.md",
@@ -31,8 +32,10 @@ OTHERS: Final = {
     "benchmarks.md": "benchmarks/README.md",
     "results.md": "benchmarks/results/README.md",
     "results-notes.md": "benchmarks/results/NOTES.md",
+    **{f"notes/{day.name}": f"benchmarks/results/notes/{day.name}" for day in sorted(NOTES.glob("*.md"))},
     "families.md": "benchmarks/results/cpu-2026-11-23/families.md",
     "training.md": "training/README.md",
+    "tests.md": "tests/README.md",
 }
 PICTURES: Final = (".svg", ".png")
 

@@ -1,4 +1,4 @@
-"""Puts each fault of tests/faults/faults.py into a copy of the tree and runs the tests of the default tier that ought
+"""Puts each fault of tests/faults/faults.py into a copy of the tree and runs the quick tests that ought
 to catch it, until the first one fails. It counts only if the same test passes in the copy without the fault.
 """
 

@@ -22,37 +22,38 @@ FAST_COMPILE = (
 if importlib.metadata.version("jaxlib") < "0.11":
     FAST_COMPILE += " --xla_cpu_use_fusion_emitters=false"
 
-if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
+# scripts/test-plain: nothing of this file that is there to be quick, as in the processes of users.
+IS_PLAIN = bool(os.environ.get("PALLADIO_TESTS_PLAIN"))
 
-# Where in our source each operation of a program comes from: it takes a twentieth of tracing and compiling, and only
-# profiles are interested, which have the scopes' names in any case.
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+if not IS_PLAIN:
+    if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILE}".strip()
 
-# What clients of HTTP trust, which none of them needs: reading all authorities of the world takes 20 ms a client, and
-# there are thousands. Tests of certificates name their own.
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "authority.pem")
+    # Where in our source each operation of a program comes from: it takes a twentieth of tracing and compiling, and
+    # only profiles are interested, which have the scopes' names in any case.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
+    # What clients of HTTP trust, which none of them needs: reading all authorities of the world takes 20 ms a client,
+    # and there are thousands. Tests of certificates name their own.
+    os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "authority.pem")
+
+    gc.disable()  # while modules are imported and tests are collected: of a million objects, next to none are garbage
 
 properties.register()
-
-gc.disable()  # while modules are imported and tests are collected: of a million objects, next to none are garbage
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The long run has a seed that it can tell, the same in all workers."""
+    """The long run prints its seed, the same in all workers; the process that starts these records durations."""
     if str(config.getoption("--hypothesis-profile")).startswith("long") and not config.getoption("--hypothesis-seed"):
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(work_order.Recorder(config))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> work_order.WorkOrder | None:
     return work_order.WorkOrder(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    work_order.sort(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,6 +71,8 @@ def pytest_make_collect_report(
 
 def pytest_collection_finish() -> None:
     """Modules of jax, torch and all tests stay: garbage collection would walk their million objects again and again."""
+    if IS_PLAIN:
+        return
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 20)  # a tenth as often as by default, and of everything a twentieth

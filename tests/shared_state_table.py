@@ -23,8 +23,6 @@ _SIGNALS = "tests/palladio/processes/test_early_signals.py::test_the_server_ends
 _JUDGE = "tests/runtime/grammar/test_judge.py::test_small_grammars_that_take_long"
 _ENGINE = "tests/runtime/process/test_engine_process.py::test_serves"
 _CHILD = "tests/runtime/process/test_engine_process.py::test_a_crash_of_native_code_is_not_taken_for_want_of_memory"
-_HUB = "tests/runtime/text/hub/test_hub_download.py"
-_DOWNLOAD = f"{_HUB}::test_a_worker_that_ends_leaves_nothing_that_its_threads_begin_meanwhile"
 _FORMATS = "tests/test_shared_state.py::test_a_stored_format_is_the_first_thing_that_a_process_loads[{}]"
 _OWN_PROCESS = "the process has this one task"
 _CACHE = "runtime/execution/compiled/program_cache.py"
@@ -184,14 +182,6 @@ STATES: dict[str, State] = {
     f"{_JUDGES}:_limit resource.setrlimit": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
     f"{_JUDGES}:_limit signal.signal": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
     f"{_JUDGES}:_limit signal.setitimer": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
-    "runtime/text/hub/hub_worker.py:main signal.signal": State(
-        "its main program",
-        _OWN_PROCESS,
-        "tests/runtime/text/hub/test_hub_download.py::test_a_download_that_nobody_waits_for_ends_at_once",
-    ),
-    "runtime/text/hub/hub_worker.py:_remove_unfinished resource.setrlimit": State(
-        "its last act", _OWN_PROCESS, _DOWNLOAD
-    ),
 }
 
 BESIDE: frozenset[str] = frozenset(("model/config/registry.py:ARCHITECTURES",))

@@ -1,102 +1,135 @@
-"""How the workers share the tests: a file each, but files that use one server or engine together; the longest first.
+"""How the workers share the tests: a file each, but all files that use one shared fixture together; the longest first.
 
-With the longest last, one worker would run them while the others have nothing left to do.
+With the longest last, one worker would run them while the others have nothing left to do. How long tests take is known
+from earlier runs in this checkout, which pytest's cache keeps; without that, large files count as long ones.
 """
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
-INTEGRATION = "tests/integration/"
-RUNTIME = "tests/runtime/"
-# Files whose server is the same process, or whose engine has the same programs: one worker starts it once.
-TOGETHER = {
-    folder + file: group
-    for group, folder, files in (
-        (
-            "the shared server",
-            INTEGRATION,
-            (
-                *("test_aborts.py", "test_background_compile.py", "test_bad_input.py", "test_logprob_eval.py"),
-                *("test_observability.py", "test_sampling_effects.py", "test_structured_output.py", "test_thinking.py"),
-                *("test_several_hosts.py", "test_under_pressure.py"),
-                *("seeds/test_around_the_cells.py", "seeds/test_batch_cells.py", "seeds/test_cells.py"),
-            ),
-        ),
-        (
-            "the embedded model's server",
-            INTEGRATION,
-            ("test_default_model_talks.py", "test_examples.py", "test_blocks_of_the_docs.py"),
-        ),
-        (
-            "the tiny engine",
-            RUNTIME,
-            (
-                *("core/test_engine_scheduling.py", "core/test_constrained_requests.py", "core/test_determinism.py"),
-                *("core/test_drafts.py", "core/test_input_embeds.py", "core/test_prefix_cache.py"),
-                *("core/test_engine_core.py", "core/test_logprob_token_ids.py", "core/watch/test_observers.py"),
-                *("core/start/test_compile_modes.py", "core/watch/test_timeline_recorder.py"),
-                *(
-                    "execution/state/test_device_state.py",
-                    "execution/compiled/test_out_of_memory.py",
-                    "grammar/test_compiler.py",
-                ),
-                *("core/start/test_kv_events.py", "interface/outputs/test_request_trace.py"),
-                *(
-                    "scheduling/policy/test_grammar_queue.py",
-                    "scheduling/test_preemption.py",
-                    "telemetry/test_profiler.py",
-                ),
-            ),
-        ),
-    )
-    for file in files
-}
-# By CPU time, measured: the order alone matters, and only roughly.
-LONGEST = (
-    "the shared server",
-    "the tiny engine",
-    "the embedded model's server",
-    "tests/runtime/core/test_windows.py",
-    "tests/runtime/core/weights/test_weight_updates.py",
-    "tests/runtime/core/test_data_parallel.py",
-    "tests/runtime/core/test_expert_parallel.py",
-    "tests/runtime/core/test_embedding_engine.py",
-    "tests/flag_matrix/",
-    "tests/integration/test_survival.py",
-    "tests/integration/test_offline_engine.py",
-    "tests/integration/test_bad_start.py",
-    "tests/integration/test_embedding_server.py",
-    "tests/integration/test_secrets.py",
-    "tests/model/",
-    "tests/pallas_kernels/",
-    "tests/runtime/core/",
-    "tests/runtime/execution/",
-    "tests/runtime/process/",
-    "tests/runtime/",
-    "tests/docs/",
-    "tests/palladio/",
-)
-
-
-def scope(nodeid: str) -> str:
-    """What one worker runs as a whole."""
-    file = nodeid.partition("::")[0]
-    return TOGETHER.get(file, file)
-
-
-def rank(nodeid: str) -> int:
-    """The lowest runs first."""
-    name = scope(nodeid)
-    return next((rank for rank, prefix in enumerate(LONGEST) if name.startswith(prefix)), len(LONGEST))
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = frozenset(("shared_server", "embedded_model_server", "tiny"))
+"""Session fixtures that take seconds to make: one worker runs all tests that use the same one."""
+_RECORD = "palladio/seconds"  # in pytest's cache: id of a test → seconds
 
 
 class WorkOrder(LoadFileScheduling):
-    """See this file's head."""
+    """Gives a worker the tests of one scope at a time: first those of which nothing is known, the largest files first,
+    then the others by their seconds."""
+
+    _is_sorted = False
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if not self._is_sorted:
+            self._is_sorted = True
+            for name in sorted_scopes(self.workqueue, recorded(self.config)):
+                self.workqueue.move_to_end(name)
+        super()._assign_work_unit(node)
 
-def sort(items: list[pytest.Item]) -> None:
-    """Those of one scope stay together, in their own order."""
-    items.sort(key=lambda item: rank(item.nodeid))
+
+class Recorder:
+    """Adds the durations of this run's tests to the record. A worker has none: the process that started it records."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] = round(self._seconds.get(report.nodeid, 0.0) + report.duration, 3)
+
+    def pytest_sessionfinish(self) -> None:
+        cache = getattr(self._config, "cache", None)  # -p no:cacheprovider
+        if cache is not None and self._seconds:
+            known = {**recorded(self._config), **self._seconds}
+            cache.set(_RECORD, {test: known[test] for test in sorted(known) if (ROOT / _file(test)).is_file()})
+
+
+def recorded(config: pytest.Config) -> dict[str, float]:
+    """Seconds by the ids of tests, as earlier runs took them."""
+    cache = getattr(config, "cache", None)
+    return {} if cache is None else dict(cache.get(_RECORD, {}))
+
+
+def sorted_scopes(scopes: Mapping[str, Iterable[str]], seconds: Mapping[str, float]) -> list[str]:
+    """
+    Args:
+        scopes: name → ids of its tests.
+        seconds: of tests that have run before.
+    """
+
+    def rank(name: str) -> tuple[bool, float]:
+        lasted = sum(seconds.get(test, 0.0) for test in scopes[name])
+        return lasted > 0, -(lasted or sum(map(_size, {_file(test) for test in scopes[name]})))
+
+    return sorted(scopes, key=rank)
+
+
+def scope(nodeid: str) -> str:
+    """The tests that one worker runs as a whole: the name of a shared fixture, or of a file."""
+    file = _file(nodeid)
+    return shared_fixture(file) or file
+
+
+@functools.cache
+def shared_fixture(file: str) -> str | None:
+    """The shared fixture that a file's tests use, directly or through other fixtures."""
+    path = ROOT / file
+    conftests = [folder / "conftest.py" for folder in reversed(path.relative_to(ROOT).parents)]
+    fixtures: dict[str, tuple[str, ...]] = {}
+    for conftest in conftests:
+        fixtures |= _arguments(ROOT / conftest)
+    reaching = [name for name in fixtures if _leads_to(name, fixtures) is not None]
+    if not reaching or not re.search(rf"\b({'|'.join(reaching)})\b", _text(path)):
+        return None
+    own = _arguments(path)
+    used = (_leads_to(name, {**fixtures, **own}) for name in own)
+    return next(filter(None, used), None)
+
+
+def _leads_to(name: str, fixtures: Mapping[str, Sequence[str]]) -> str | None:
+    """The shared fixture that a test or a fixture gets, directly or through others."""
+    left, seen = [name], set()
+    while left:
+        name = left.pop()
+        if name in SHARED:
+            return name
+        if name not in seen:
+            seen.add(name)
+            left += fixtures.get(name, ())
+    return None
+
+
+@functools.cache
+def _arguments(path: Path) -> dict[str, tuple[str, ...]]:
+    """Names of a file's tests and fixtures, each with its arguments."""
+    return {
+        node.name: tuple(argument.arg for argument in node.args.args)
+        for node in _functions(ast.parse(_text(path)))
+        if node.name.startswith("test_") or any("fixture" in ast.unparse(mark) for mark in node.decorator_list)
+    }
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _size(file: str) -> int:
+    return len(_text(ROOT / file))

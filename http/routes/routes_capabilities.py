@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 
 from palladio.http.generation.context import Context
 from palladio.http.generation.prompts import MAX_SAMPLES
+from palladio.http.generation.scored_pairs import is_judge
 from palladio.http.reasoning.family import ReasoningFamily
-from palladio.http.routes.scored_pairs import is_judge
 from palladio.runtime.interface.request.foreign_fields import verdicts
 from palladio.runtime.interface.request.generation_request import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N
 from palladio.runtime.interface.request.pooling import EmbeddingSpec

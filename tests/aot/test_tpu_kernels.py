@@ -45,7 +45,7 @@ def test_every_kernel_compiles(chip, tmp_path):
 def test_the_inner_loops_stay_within_their_budget(chip, budgets, spills, tmp_path):
     """Bundles of a block of 512 keys, the masked path included: 1.12 times fewer than RPA v3's on v6e, 1.21 on 7x.
 
-    No spills in decode; those of prefill are few, and cheaper than every schedule without (docs/kernels.md).
+    No spills in decode; those of prefill are few, and cheaper than every schedule without (docs/kernels-measured.md).
     """
     rows = _run("tpu_schedule.py", tmp_path, "table", "--chip", chip)["rows"]
     assert {row["kind"] for row in rows} == {"decode", "prefill"}

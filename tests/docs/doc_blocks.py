@@ -15,6 +15,7 @@ from tests.docs.worked_example import ROOT
 SOURCES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "tests" / "README.md",
     ROOT / "examples" / "README.md",
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if EXTENDING not in page.parents),
 )

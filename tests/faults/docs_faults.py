@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-SITE, TABLES, BLOCKS = ("tests/docs/test_site.py",), ("tests/palladio/test_docs.py",), ("tests/docs/test_blocks.py",)
+SITE, TABLES, BLOCKS = ("tests/docs/test_site.py",), ("tests/docs/test_flag_pages.py",), ("tests/docs/test_blocks.py",)
 _SITE, _TABLES = "scripts/docs_site.py", "scripts/gen_flag_docs.py"
 
 DOCS_FAULTS = (

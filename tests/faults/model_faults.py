@@ -317,7 +317,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a document that is too long loses its beginning",
-        "http/routes/scored_pairs.py",
+        "http/generation/scored_pairs.py",
         "Truncation(room, keeps_end=False)",
         "Truncation(room, keeps_end=True)",
         PAIRS,

@@ -1,6 +1,6 @@
 """Real servers for all tests of this folder that a pytest process runs, each started when it is first asked for.
 
-tests/work_order.py has the files that share one run by one worker.
+tests/work_order.py lets one worker run all files that share one.
 """
 
 from collections.abc import Callable, Iterator

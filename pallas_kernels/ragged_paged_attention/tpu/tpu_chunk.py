@@ -9,7 +9,7 @@ A block of which not every query sees every key first writes a table of limits, 
 and limit is one instruction, where comparing positions and selecting take three.
 
 Measured by bundles of the final schedule (2026-11, libtpu 0.0.42, 32/8 heads of 128, 512 rows and keys); see
-docs/kernels.md.
+docs/kernels-measured.md.
 """
 
 import dataclasses

@@ -6,19 +6,22 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.utils import WeakFileLock
 
 from palladio.runtime.interface.messages.messages import LoadProgress
 from palladio.runtime.text.hub.hub_worker import Silent
 
 OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too
 _WORKER = "palladio.runtime.text.hub.hub_worker"
-_END_SECONDS = 2.0  # that the process which downloads has to end
+_LOCK_SECONDS = 0.05  # to wait for another process that downloads the same file
+_IDLE_SECONDS = 60.0  # without a byte, after which another process is not taken to write a file
 _INTERVAL = 0.3  # seconds between two looks at what has arrived
 
 OnProgress = Callable[[LoadProgress], None]
@@ -165,25 +168,29 @@ def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, sto
     before = _size(blobs)
     on_progress(LoadProgress("download", here, total))
     code = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    where = {"endpoint": hub_endpoint(), "cache_dir": str(repository.cache)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(_arguments(repository) | where)],
+        stdin=subprocess.PIPE,  # it ends when this process does
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the other
+    )
     assert child.stdin is not None
     assert child.stdout is not None
+    idle = 0.0  # what this process leaves itself is removed at once
     try:
-        where = {"endpoint": hub_endpoint(), "cache_dir": str(repository.cache)}
-        child.stdin.write(f"{json.dumps(_arguments(repository) | where)}\n".encode())
-        child.stdin.flush()
         while child.poll() is None:
             if stop.wait(_INTERVAL):
                 raise OSError("the download was stopped")
             on_progress(LoadProgress("download", min(here + max(0, _size(blobs) - before), total - 1), total))
         said = child.stdout.read()
+        idle = _IDLE_SECONDS
     finally:
-        child.stdin.close()  # by which it ends, if it has not
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_END_SECONDS)
-        child.kill()
+        child.terminate()  # unless it has ended
         child.wait()
+        child.stdin.close()
         child.stdout.close()
+        _remove_unfinished(repository, idle)
     try:
         found = json.loads(said)
     except ValueError:
@@ -219,6 +226,22 @@ def _arguments(repository: Repository) -> dict[str, Any]:
         "allow_patterns": list(repository.files),
         "ignore_patterns": list(OTHER_FORMS),
     }
+
+
+def _remove_unfinished(repository: Repository, idle: float) -> None:
+    """Removes half-written files that no process writes any more, unless the hub's client continues them.
+
+    It continues those of earlier versions, `HASH.incomplete`, and never those of later ones, whose names are unique.
+
+    Args:
+        idle: seconds since a file was written; for shared file systems on which locks hold nobody back.
+    """
+    locks = repository.cache / ".locks" / repository.folder.name  # as the hub's client names them
+    for file in (repository.folder / "blobs").glob("*.*.incomplete"):
+        lock = locks / f"{file.name.partition('.')[0]}.lock"
+        with contextlib.suppress(OSError), WeakFileLock(lock, timeout=_LOCK_SECONDS):
+            if time.time() - file.stat().st_mtime >= idle:
+                file.unlink()
 
 
 def _size(folder: Path) -> int:

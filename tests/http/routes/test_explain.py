@@ -18,9 +18,9 @@ from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotH
 from palladio.runtime.interface.outputs.outputs import PrefillChunk, RequestOutput, RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import TimelineKind
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from tests.docs.test_api_docs import names, paths_of, rows
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
-from tests.palladio.test_api_docs import names, paths_of, rows
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PROMPT = {"prompt": "Hello", "max_tokens": 3, "ignore_eos": True}

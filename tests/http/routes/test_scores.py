@@ -9,8 +9,8 @@ import numpy as np
 import openai
 import pytest
 
-from palladio.http.routes import scored_pairs
-from palladio.http.routes.scored_pairs import MAX_PAIRS
+from palladio.http.generation import scored_pairs
+from palladio.http.generation.scored_pairs import MAX_PAIRS
 from palladio.runtime.interface.request.classes import ClassSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizers.pair_prompts import DEFAULT_INSTRUCTION, JUDGE_MARK, pair_prompt

@@ -108,7 +108,7 @@ def lone_answer(folder: str) -> list[int]:
 
 @pytest.mark.slow
 def test_a_chunk_of_one_rank_beside_seven_that_decode(tmp_path: Path) -> None:
-    """What docs/architecture.md says of padding: all ranks take the shape of the chunk, and idle ones run along."""
+    """What docs/design/model.md says of padding: all ranks take the shape of the chunk, and idle ones run along."""
     make_checkpoint(tmp_path, "deepseek_v3", n_routed_experts=8)
     found = call_with_devices(__name__, "one_chunk_beside_seven", str(tmp_path), timeout=600)
     mixed = next(step for step in found["steps"] if max(step) == 32)

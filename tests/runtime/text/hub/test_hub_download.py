@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +9,13 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import WeakFileLock
 
 from palladio.runtime.interface.config.config import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path, resolve_source
-from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.text.hub.hub_download import Repository, Told
 from palladio.runtime.text.hub.local_path import nearest
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
 from tests.tiny_model import tiny_config
@@ -139,32 +138,18 @@ def test_a_download_that_nobody_waits_for_ends_at_once(
     assert list(tmp_path.glob("cache/*/blobs/*.incomplete")) == []
 
 
-BUSY_WORKER = """
-import itertools, sys, threading
-from palladio.runtime.text.hub import hub_worker
-
-files = []
-
-def go_on_opening():
-    for number in itertools.count():
-        try:
-            files.append(open(f"{sys.argv[1]}/{number}.incomplete", "w"))
-        except OSError:
-            return
-
-threading.Thread(target=go_on_opening, daemon=True).start()
-while len(files) < 20:
-    pass
-hub_worker._end_with_input()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="open files are found in /proc")
-def test_a_worker_that_ends_leaves_nothing_that_its_threads_begin_meanwhile(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", BUSY_WORKER, str(tmp_path)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert list(tmp_path.iterdir()) == []
+def test_only_files_that_nobody_writes_or_continues_are_removed(tmp_path: Path) -> None:
+    repository = Repository("org/model", None, str(tmp_path), ("*.json",))
+    locks, blobs = tmp_path / ".locks" / repository.folder.name, repository.folder / "blobs"
+    locks.mkdir(parents=True)
+    blobs.mkdir(parents=True)
+    for name in ("a.0123abcd.incomplete", "b.0123abcd.incomplete", "b.89efabcd.incomplete", "c.incomplete", "d"):
+        (blobs / name).touch()
+    with WeakFileLock(locks / "a.lock"):  # another process downloads this file
+        hub_download._remove_unfinished(repository, idle=60.0)
+        assert len(list(blobs.iterdir())) == 5, "they were written a moment ago"
+        hub_download._remove_unfinished(repository, idle=0.0)
+    assert sorted(file.name for file in blobs.iterdir()) == ["a.0123abcd.incomplete", "c.incomplete", "d"]
 
 
 def test_refusals_say_what_was_looked_for_and_where(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan_of_make(*words: str, **environment: str) -> str:
@@ -181,12 +181,13 @@ def test_without_compilers_the_smoke_test_fails(tmp_path):
 @pytest.mark.parametrize(
     ("failing", "expected"),
     [
-        ("", ["test", "conformance", "ui", "aot-smoke"]),
+        ("", ["test", "test-tools", "conformance", "ui", "aot-smoke"]),
         ("test", ["test"]),
-        ("aot-compilers", ["test", "aot-compilers"]),
-        ("aot-smoke", ["test", "conformance", "ui", "aot-smoke"]),
-        ("conformance", ["test", "conformance", "ui", "aot-smoke"]),
-        ("ui", ["test", "conformance", "ui", "aot-smoke"]),
+        ("test-tools", ["test", "test-tools"]),
+        ("aot-compilers", ["test", "test-tools", "aot-compilers"]),
+        ("aot-smoke", ["test", "test-tools", "conformance", "ui", "aot-smoke"]),
+        ("conformance", ["test", "test-tools", "conformance", "ui", "aot-smoke"]),
+        ("ui", ["test", "test-tools", "conformance", "ui", "aot-smoke"]),
     ],
 )
 def test_ci_runs_all_of_its_steps_and_fails_with_any(tmp_path, failing, expected):
@@ -217,3 +218,28 @@ def test_the_table_of_slices_is_that_of_the_figures(tmp_path):
     subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
     assert "| Llama-3.1-8B | v5e-4 |" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", [[], ["--tools"], ["-m", "slow"]])
+def test_each_test_of_the_quick_tier_belongs_to_one_command(tmp_path, words):
+    """Those of `scripts/test --tools` are left out of `scripts/test`, and `-m` chooses among all."""
+    pytest_here = tmp_path / "pytest"
+    pytest_here.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    pytest_here.chmod(0o755)
+    found = {"PATH": f"{tmp_path}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | found | {"PALLADIO_TESTS_CACHE": str(tmp_path / "cache")}
+    command = [ROOT / "scripts" / "test", *words]
+    given = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    ignored = {word.removeprefix("--ignore=") for word in given if word.startswith("--ignore=")}
+    named = {word for word in given if word.startswith("tests/")}
+    tools = {"tests/docs", "tests/faults", "tests/tools", "tests/integration/test_blocks_of_the_docs.py"}
+    assert all((ROOT / path).exists() for path in tools)
+    assert ignored == (tools if not words else set())
+    assert named == (tools if words == ["--tools"] else set())
+    assert ("not slow and not browser" in given) == (words[:1] != ["-m"])
+
+
+def test_the_tools_come_with_servers_as_users_start_them():
+    command = ["make", "--dry-run", "test-tools"]
+    plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r" scripts/(test\S*) ?(.*)", plan) == [("test", "--tools "), ("test-plain", "")]

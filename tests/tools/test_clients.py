@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # of `make clients`, which nothing else runs either
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 ENVIRONMENT = dict.fromkeys(("PALLADIO_URL", "PALLADIO_KEY", "PALLADIO_MODEL", "PALLADIO_MODEL_DIR"), "x")
 
 

@@ -12,7 +12,7 @@ from benchmarks.faults.attack_list import ATTACKS, batch_form, chat_body, nested
 from benchmarks.faults.attack_watch import Longest
 from benchmarks.faults.attacks import HEAD, Row, chosen, table
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow  # of a benchmark, not of the server
 
 ROW = Row("a", "200 in 0.10 s", 0.02, 1.5, 2_000_000, -1_000_000, is_alive=True, was_killed=False, errors={})

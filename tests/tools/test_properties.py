@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # of the tests themselves
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FAILING = """
 import hypothesis
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from benchmarks.gpu.device_trace import Kernel, idle_intervals, read_kernels, st
 
 pytestmark = pytest.mark.slow  # of a benchmark, not of the server
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LAYERS, GAP, BETWEEN = 3, 4_000.0, 100.0  # ns
 
 

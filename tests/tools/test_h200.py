@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # of a benchmark, not of the server
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SIZE = {
     "requests": 1,
     "tokens/s": 1500.0,

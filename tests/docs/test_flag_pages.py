@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pages():
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "tests" / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,7 @@ def test_help_names_other_flags_as_they_are_typed():
 
 
 def test_pages_tell_what_the_launcher_does():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / "start.md").read_text(encoding="utf-8")
     for name, value in GPU_MEMORY.items():
         assert f"{name}={value}" in page
         assert f"{name}={value}" in (ROOT / "docs" / "first-minutes.md").read_text(encoding="utf-8")
