@@ -34,18 +34,16 @@ from palladio.runtime.interface.messages.messages import (
 )
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.outputs import (
+from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
+from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
-    FinishReason,
     PrefillChunk,
-    RequestOutput,
     RequestTimes,
     RequestTrace,
-    TokenLogprob,
     WaitTimes,
 )
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec

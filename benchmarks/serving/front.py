@@ -42,8 +42,8 @@ from palladio.runtime.interface.messages.messages import (
     StepOutputs,
     ToEngine,
 )
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.transport import Receive

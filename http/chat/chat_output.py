@@ -13,7 +13,8 @@ from palladio.http.generation.sse import UNFINISHED, ChatChunks, StreamSettings
 from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.http.reasoning.family import PromptEnd, ReasoningParser, ReasoningPiece
 from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

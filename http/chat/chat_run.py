@@ -29,7 +29,7 @@ from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.errors import ErrorBody, FieldNames, RequestNames
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

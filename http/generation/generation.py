@@ -21,7 +21,8 @@ from palladio.http.wire.body import JsonBody, describe_body, until_disconnect
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.requests.engine_protocol import EngineClient, Sink
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

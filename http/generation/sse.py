@@ -17,7 +17,8 @@ from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, RequestNames, error_body, internal_error
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.errors import PalladioError
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

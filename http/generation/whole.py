@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from palladio.http.generation.generation import OutputStream, Usage
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 
 TOKEN_SIZE = 8  # characters that a token counts for, and a little more
 LOGPROB_SIZE = 64  # of each log-probability that is written

@@ -26,7 +26,7 @@ from palladio.http.prompts.chat_messages import Truncation, run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Grammar
 

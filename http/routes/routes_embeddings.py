@@ -17,7 +17,7 @@ from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.embeddings import (
     EMBEDDING_PARAMS,
     Vectors,

@@ -27,7 +27,7 @@ from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.interface.request.input_embeds import PARAM, EmbeddedPrompts, read_embeds

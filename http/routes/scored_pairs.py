@@ -17,7 +17,7 @@ from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.pooling import EmbeddingSpec

@@ -25,8 +25,8 @@ from palladio.runtime.interface.messages.compile_stats import CompileStats
 from palladio.runtime.interface.messages.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator

@@ -39,7 +39,7 @@ from palladio.runtime.interface.messages.messages import (
     ToEngine,
 )
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.transport import EngineTransport, Liveness
 from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source

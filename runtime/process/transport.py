@@ -34,8 +34,8 @@ from palladio.runtime.interface.messages.messages import (
 )
 from palladio.runtime.interface.messages.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.process.engine_child import ENGINE_CORE

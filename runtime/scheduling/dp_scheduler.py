@@ -14,8 +14,8 @@ from collections.abc import Hashable, Sequence
 
 from palladio.runtime.interface.messages.messages import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.cache.page_map import map_pages

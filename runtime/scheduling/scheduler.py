@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.outputs import DecodeSteps, FinishReason, TokenOutput, WaitReason
+from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps, WaitReason
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits, StepKind
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix

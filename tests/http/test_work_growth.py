@@ -29,7 +29,8 @@ from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.front.requests.sglang_api import Results, expand_requests
 from palladio.runtime.front.requests.token_scores import next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 from palladio.runtime.interface.request.classes import ClassSpec
 from palladio.runtime.interface.request.foreign_fields import judge
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams

@@ -27,13 +27,8 @@ from palladio.runtime.interface.messages.messages import (
 )
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileReport
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-)
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.telemetry.logs import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"

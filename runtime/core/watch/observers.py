@@ -12,9 +12,9 @@ from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.messages.messages import EngineStats, LiveRequest
-from palladio.runtime.interface.outputs.outputs import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus

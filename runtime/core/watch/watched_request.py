@@ -5,7 +5,7 @@ import time
 from typing import NamedTuple
 
 from palladio.runtime.execution.batch.step_results import InFlightStep
-from palladio.runtime.interface.outputs.outputs import MAX_CHUNKS
+from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import ScheduledRow

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.execution.sampling.scoring import Scores
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.state.request import Request
 

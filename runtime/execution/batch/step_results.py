@@ -9,7 +9,7 @@ import numpy as np
 from palladio.runtime.execution.batch.logprob_reader import read_logprobs, read_scores
 from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.execution.sampling.scoring import Scores
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.state.request import NOT_FINITE, Request

@@ -10,14 +10,10 @@ from typing import Self
 from palladio.runtime.interface.config.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.messages.messages import EngineReady
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestOutput,
-    RequestTimes,
-    RequestTrace,
-    TokenOutput,
-)
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.interface.request.token_rules import MAX_STOP_TOKEN_IDS

@@ -8,8 +8,9 @@ from typing import Any
 
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, RequestTimings, TokenLogprob
+from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts

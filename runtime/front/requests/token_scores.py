@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
 

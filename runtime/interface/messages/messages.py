@@ -7,11 +7,10 @@ from palladio.runtime.interface.messages.compile_stats import CompileStats
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.event_counts import EventCounts
-from palladio.runtime.interface.outputs.outputs import RequestTimes, RequestTrace, TokenOutput, WaitReason
-from palladio.runtime.interface.outputs.snapshot_counts import SnapshotCounts
+from palladio.runtime.interface.outputs.counts import DraftCounts, EventCounts, SnapshotCounts
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitReason
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
 

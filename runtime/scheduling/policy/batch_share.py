@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.outputs import WaitReason, WaitTimes
+from palladio.runtime.interface.outputs.request_trace import WaitReason, WaitTimes
 from palladio.runtime.scheduling.batch.scheduled_batch import (
     Buckets,
     PrefillBucket,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch, SchedulerLimits
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from palladio.runtime.interface.outputs.cache_events import LostPages
+from palladio.runtime.interface.outputs.request_trace import LostPages
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.batch_share import RunningRequests

@@ -27,7 +27,7 @@ from typing import Self, overload
 
 from palladio.runtime.interface.config.config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.state.request import Request, RequestStatus

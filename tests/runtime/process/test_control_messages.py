@@ -26,15 +26,16 @@ from palladio.runtime.interface.messages.messages import (
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.outputs import (
+from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
+    LostPages,
     PrefillChunk,
     RequestTimes,
     RequestTrace,
-    TokenOutput,
+    SnapshotHit,
     WaitTimes,
 )
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport

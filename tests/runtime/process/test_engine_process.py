@@ -30,8 +30,9 @@ from palladio.runtime.interface.messages.messages import (
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.request_trace import RequestTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.engine_child import EarlyEngine

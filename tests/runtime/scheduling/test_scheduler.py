@@ -6,7 +6,7 @@ import time
 import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.policy.waiting_queue import Deadlines

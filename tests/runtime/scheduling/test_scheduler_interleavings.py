@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from tests.properties import examples

@@ -21,7 +21,7 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     InvalidRequestError,
 )
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import RequestOptions, SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

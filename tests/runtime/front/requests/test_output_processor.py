@@ -6,15 +6,10 @@ import pytest
 from palladio.runtime.front.requests.samples import RequestIntake, SampleProcessor, merge_outputs
 from palladio.runtime.interface.config.config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTimings,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-)
+from palladio.runtime.interface.outputs.request_output import RequestTimings
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

@@ -16,16 +16,10 @@ from palladio.runtime.interface.errors import (
     OverloadedError,
 )
 from palladio.runtime.interface.messages.messages import StepOutputs
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-    WaitTimes,
-)
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens, by_request
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 
 DEAD = EngineDeadError("killed")

@@ -8,18 +8,19 @@ import msgspec
 import pytest
 
 from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.outputs import (
+from palladio.runtime.interface.outputs.request_output import RequestTimings
+from palladio.runtime.interface.outputs.request_trace import (
     MAX_CHUNKS,
     DecodeSteps,
+    LostPages,
     PrefillChunk,
     RequestTimes,
-    RequestTimings,
     RequestTrace,
-    TokenOutput,
+    SnapshotHit,
     WaitTimes,
 )
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from palladio.runtime.scheduling.policy.batch_share import QueueTime

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from palladio.runtime.interface.outputs.outputs import DecodeSteps
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.policy.batch_share import RunningRequests

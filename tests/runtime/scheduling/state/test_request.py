@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs.outputs import DecodeSteps
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
 from palladio.runtime.scheduling.policy.batch_share import RunningRequests
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio

@@ -1,4 +1,4 @@
-"""How many drafts there were, and how many of them were right: of an engine since it started, or of one request."""
+"""Counts since the engine's start, parts of what a data-parallel rank reports: drafts, snapshots, KV events."""
 
 import dataclasses
 
@@ -35,3 +35,33 @@ class DraftCounts:
     def accept_rate(self) -> float:
         """Share of the drafts that were right."""
         return self.num_accepted_drafts / max(self.num_draft_tokens, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)  # without slots: see RankStats
+class SnapshotCounts:
+    """All zeros where no layer keeps a state.
+
+    Attributes:
+        num_snapshots: that the prefix cache has now. num_snapshot_slots: that it has room for.
+        num_snapshot_hits: requests that began behind a snapshot, since the start.
+        num_evicted_snapshots: given up to make room for others.
+    """
+
+    num_snapshots: int = 0
+    num_snapshot_slots: int = 0
+    num_snapshot_hits: int = 0
+    num_evicted_snapshots: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)  # without slots: see RankStats
+class EventCounts:
+    """Of a data-parallel rank, since the start.
+
+    Attributes:
+        num_event_batches: published.
+        num_event_drops: how often one of them did not get to a subscriber. ZeroMQ does not tell of those after it that
+            the same subscriber misses until it has read what waits for it.
+    """
+
+    num_event_batches: int = 0
+    num_event_drops: int = 0
