@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RequestAbortedError,
     )
     from palladio.runtime.interface.outputs.request_output import RequestOutput
-    from palladio.runtime.interface.request.generation_request import SamplingParams
+    from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 __all__ = [
     "CheckpointError",

@@ -44,10 +44,12 @@ from palladio.runtime.interface.outputs.request_trace import (
     WaitTimes,
 )
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.prompt_parts import Media
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

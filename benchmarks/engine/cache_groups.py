@@ -24,7 +24,9 @@ from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.state.window_pages import PageGroups, WindowGroup
 
 PAGE: Final = 16

@@ -37,7 +37,8 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.start.startup import build_scheduler
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.scheduler import Scheduler

@@ -15,7 +15,7 @@ from palladio.http.reasoning.family import PromptEnd, ReasoningParser, Reasoning
 from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -23,7 +23,8 @@ from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.requests.engine_protocol import EngineClient, Sink
 from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
 from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 
 T = TypeVar("T")

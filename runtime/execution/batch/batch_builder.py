@@ -16,7 +16,7 @@ import numpy as np
 
 from palladio.runtime.execution.batch.logprob_reader import Int32Array, score_vectors
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import (
     Buckets,
     PrefillBucket,

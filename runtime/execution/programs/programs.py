@@ -40,8 +40,8 @@ from palladio.runtime.execution.steps.step_functions import (
     unpack_sampling,
     update_tables,
 )
-from palladio.runtime.interface.request.generation_request import MAX_LOGIT_BIAS
-from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 # A mask is for one step: it depends on the token before.

@@ -46,7 +46,7 @@ from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.sampling.scoring import token_logprobs
 from palladio.runtime.execution.sampling.threshold import along, largest_threshold, ordered_image, sum_rows
 from palladio.runtime.execution.sampling.whole_rows import on_whole_rows
-from palladio.runtime.interface.request.generation_request import GREEDY_TEMPERATURE
+from palladio.runtime.interface.request.sampling_params import GREEDY_TEMPERATURE
 
 SampleTier = Literal["greedy", "plain", "random", "masked", "full"]
 TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can

@@ -15,8 +15,9 @@ from palladio.runtime.interface.outputs.request_trace import RequestTimes, Reque
 from palladio.runtime.interface.outputs.timeline import Timeline
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.request.token_rules import MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.parameter_checks import MAX_STOP_TOKEN_IDS
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.detokenizer import IncrementalDetokenizer
 from palladio.runtime.text.tokenizers.stop_regex import StopRegexMatcher, read_pattern
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher

@@ -11,9 +11,11 @@ from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
 _TINY = 1e-12  # as in the pooler

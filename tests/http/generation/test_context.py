@@ -29,7 +29,8 @@ from palladio.runtime.interface.errors import (
     request_error,
 )
 from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.state.request import NOT_FINITE
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

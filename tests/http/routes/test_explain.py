@@ -23,7 +23,9 @@ from palladio.runtime.interface.outputs.request_trace import (
     SnapshotHit,
 )
 from palladio.runtime.interface.outputs.timeline import TimelineKind
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until
 from tests.palladio.test_api_docs import names, paths_of, rows

@@ -15,7 +15,9 @@ from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import PrefillBucket
 from tests.properties import examples
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, generate, random_prompt

@@ -36,7 +36,8 @@ from palladio.runtime.interface.outputs.request_trace import (
     WaitTimes,
 )
 from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport

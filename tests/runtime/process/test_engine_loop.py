@@ -14,7 +14,8 @@ from palladio.runtime.interface.messages.messages import (
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import run_engine
 from tests.runtime.fake_core import FakeEngineCore, next_token
 

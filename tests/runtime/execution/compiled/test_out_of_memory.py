@@ -10,7 +10,8 @@ from palladio.runtime.execution.programs.programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.messages import EngineFailed, MemoryReport, Shutdown
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import QueueInbox, run_engine
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from tests.runtime.multihost.meeting import group

@@ -21,7 +21,8 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineNotReadyError, InvalidRequestError
 from palladio.runtime.interface.messages.messages import ControlReply
 from palladio.runtime.interface.messages.weight_update import UpdateOptions
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, started
 from tests.tiny_tokenizer import build_tiny_tokenizer

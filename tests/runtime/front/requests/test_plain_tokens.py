@@ -10,7 +10,8 @@ from palladio.runtime.interface.messages.messages import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.tiny_tokenizer import build_tiny_tokenizer
 

@@ -21,7 +21,7 @@ from palladio.runtime.interface.outputs.request_trace import (
 )
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from palladio.runtime.scheduling.policy.batch_share import QueueTime
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
@@ -243,7 +243,8 @@ def test_lists_are_bounded_and_copies_stay(ticking) -> None:
 
 def outputs_of(tiny: TinyEngine, requests: dict[str, tuple[list[int], int]], **flags: Any) -> dict[str, list[Any]]:
     """All outputs of each request, run together on real programs."""
-    from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+    from palladio.runtime.interface.request.generation_request import GenerationRequest
+    from palladio.runtime.interface.request.sampling_params import SamplingParams
 
     core = tiny.core(**flags)
     outputs: dict[str, list[Any]] = {name: [] for name in requests}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.state.window_pages import SnapshotSlots
 from tests.runtime.scheduling.scheduler_sim import Simulation, check

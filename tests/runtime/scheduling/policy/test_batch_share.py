@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palladio.runtime.core.watch.observers import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from tests.properties import examples

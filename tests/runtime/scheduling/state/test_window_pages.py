@@ -2,7 +2,7 @@
 
 import pytest
 
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache, page_keys
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
 from palladio.runtime.scheduling.state.window_pages import WindowGroup, WindowPage

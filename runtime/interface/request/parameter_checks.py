@@ -1,6 +1,42 @@
-"""Rules for lengths, token ids, stop strings and patterns of a request."""
+"""Checks of single parameters: numbers, lengths, token ids, stop strings and patterns."""
+
+import math
 
 from palladio.runtime.interface.errors import InvalidRequestError
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_int(name: str, value: object, low: int, high: int | None) -> None:
+    """
+    Raises:
+        InvalidRequestError: not an integer, or not in low … high (None: no limit).
+    """
+    if not is_int(value) or value < low or (high is not None and value > high):  # type: ignore[operator]
+        bounds = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
+        raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
+
+
+def check_float(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> None:
+    """
+    Raises:
+        InvalidRequestError: not a finite number, or not in low … high (None: no limit; `open_low`: low is not in).
+    """
+    if (
+        not is_number(value)
+        or value < low  # type: ignore[operator]
+        or (open_low and value == low)
+        or (high is not None and value > high)  # type: ignore[operator]
+    ):
+        bounds = f"a number {'>' if open_low else '≥'} {low:g}" + ("" if high is None else f" and ≤ {high:g}")
+        raise InvalidRequestError.of("{param} must be {bounds}, got {value!r}", param=name, bounds=bounds, value=value)
+
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH, MAX_STOP_CHARACTERS = 4096, 16_384  # of one stop string, and of all: their search is made beforehand

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(
