@@ -10,7 +10,8 @@ from typing import Any
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.requests.engine_protocol import EngineState, Sink
 from palladio.runtime.front.requests.samples import LengthLimit
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -19,18 +20,15 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import ControlReply, ToEngine
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
+from palladio.runtime.interface.messages.engine_stats import (
     BucketSteps,
-    ControlReply,
-    EngineReady,
     EngineStats,
     HistogramData,
     LiveRequest,
-    LoadProgress,
     QueueState,
     RankStats,
-    ToEngine,
-    WeightsSize,
 )
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
@@ -44,9 +42,9 @@ from palladio.runtime.interface.outputs.request_trace import (
     WaitTimes,
 )
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams

@@ -27,7 +27,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     ModelNotFoundError,
 )
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.version import __version__
 

@@ -18,7 +18,7 @@ from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeReque
 from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embeddings import (
+from palladio.runtime.interface.request.embedding import (
     EMBEDDING_PARAMS,
     Vectors,
     check_dimensions,

@@ -12,7 +12,8 @@ from pydantic_core import CoreSchema, core_schema
 from palladio.http.wire.errors import RequestNames
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
-from palladio.runtime.interface.request.foreign_fields import METADATA, SAME_AS, judge
+from palladio.runtime.interface.request.field_tables import METADATA, SAME_AS
+from palladio.runtime.interface.request.foreign_fields import judge
 from palladio.runtime.interface.request.parameter_checks import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,

@@ -21,8 +21,9 @@ from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, 
 from palladio.runtime.execution.compiled.program_cache import ProgramError
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.compile_stats import CompileStats
-from palladio.runtime.interface.messages.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
+from palladio.runtime.interface.messages.calls import ControlReply
+from palladio.runtime.interface.messages.engine_state import LoadProgress
+from palladio.runtime.interface.messages.engine_stats import CompileStats, EngineStats, LiveRequest, RankStats
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one

@@ -20,24 +20,21 @@ from palladio.runtime.front.requests.engine_protocol import EngineState, Sink, n
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.front.requests.request_table import RequestTable
 from palladio.runtime.front.requests.samples import RequestIntake
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineBusy,
-    EngineFailed,
-    EngineReady,
-    EngineStats,
     Explain,
     FlushCache,
     FromEngine,
     GetStats,
-    LiveRequest,
-    LoadProgress,
     StepOutputs,
     ToEngine,
 )
+from palladio.runtime.interface.messages.engine_state import EngineBusy, EngineFailed, EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

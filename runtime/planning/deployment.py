@@ -29,7 +29,7 @@ from palladio.runtime.execution.programs.program import ProgramDesign, StaticMod
 from palladio.runtime.execution.programs.programs import declare_programs
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.planning.hardware import Slice
 from palladio.runtime.planning.workspace_estimate import WorkspaceEstimate
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets

@@ -26,7 +26,8 @@ import msgspec
 import zmq
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import EngineFailed, FromEngine, LoadProgress, ToEngine
+from palladio.runtime.interface.messages.calls import FromEngine, ToEngine
+from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
 from palladio.runtime.process.codec import (
     FROM_ENGINE,
     TO_ENGINE,

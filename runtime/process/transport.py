@@ -14,24 +14,21 @@ from typing import Final, Protocol, cast
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineFailed,
-    EngineReady,
-    EngineStats,
     Explain,
     FlushCache,
     FromEngine,
     GetStats,
-    LiveRequest,
-    LoadProgress,
     Shutdown,
     StartProfile,
     StepOutputs,
     StopProfile,
     ToEngine,
 )
+from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.step_tokens import NewTokens

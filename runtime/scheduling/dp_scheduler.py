@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Sequence
 
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from palladio.runtime.interface.messages.messages import HistogramData
+from palladio.runtime.interface.messages.engine_stats import HistogramData
 
 LogFormat = Literal["text", "json"]
 

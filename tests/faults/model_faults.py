@@ -324,7 +324,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a query and its document are tokenized as one text",
-        "runtime/interface/request/classes.py",
+        "runtime/interface/request/embedding.py",
         'else "joined" if self.joins else "paired"',
         'else "joined" if self.joins else "joined"',
         PAIRS,

@@ -31,10 +31,9 @@ from palladio.runtime.front.requests.token_scores import next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import TokenLogprob
-from palladio.runtime.interface.request.classes import ClassSpec
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
 from palladio.runtime.interface.request.foreign_fields import judge
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers import tokenizer as tokenizer_module
 from palladio.runtime.text.tokenizers.stop_regex import StopPattern, read_pattern

@@ -69,17 +69,17 @@ from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
-from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
 from palladio.runtime.interface.request import parameter_checks, sampling_params
-from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
+from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET, OF_OTHER_ROUTES
 from palladio.runtime.interface.request.parameter_checks import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_PATTERN,
     MAX_STOP_PATTERNS,
 )
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.request_options import MAX_SALT_LENGTH
 from palladio.runtime.text.templates.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

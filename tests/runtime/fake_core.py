@@ -17,14 +17,9 @@ from pathlib import Path
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.messages import (
-    ControlReply,
-    EngineReady,
-    EngineStats,
-    LiveRequest,
-    LoadProgress,
-    RankStats,
-)
+from palladio.runtime.interface.messages.calls import ControlReply
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest, RankStats
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileReport
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace

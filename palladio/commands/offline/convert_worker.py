@@ -21,7 +21,7 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.plan.class_tokens import with_class_tokens
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_model_path
 from palladio.runtime.text.hub.hub_download import Told

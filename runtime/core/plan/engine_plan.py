@@ -55,7 +55,7 @@ from palladio.runtime.execution.state.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number

@@ -30,7 +30,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
 from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.execution.state.device_state import DeviceShape
-from palladio.runtime.interface.config.config import ExecutionConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger("palladio.engine")

@@ -34,10 +34,10 @@ from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, l
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress, MemoryReport, WeightsSize
-from palladio.runtime.interface.request.classes import ClassSpec
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec, Pooling
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.pooling import EmbeddingSpec, Pooling
 from palladio.runtime.multihost.coordinator import HostCoordinator
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager

@@ -11,7 +11,7 @@ from palladio.runtime.core.watch.watched_request import Moment, WatchedRequest, 
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.interface.messages.messages import EngineStats, LiveRequest
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason
 from palladio.runtime.interface.outputs.token_output import TokenOutput

@@ -17,7 +17,7 @@ from palladio.runtime.core.watch.observers import (
 )
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch

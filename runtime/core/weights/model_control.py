@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.messages import ControlReply
+from palladio.runtime.interface.messages.calls import ControlReply
 from palladio.runtime.interface.messages.model_messages import (
     MemoryTag,
     ModelMessage,

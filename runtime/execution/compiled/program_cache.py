@@ -19,7 +19,7 @@ from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
 from palladio.runtime.execution.compiled.program_store import ProgramStore
 from palladio.runtime.folders.private_folder import warn_of_others
 from palladio.runtime.interface.errors import PalladioError
-from palladio.runtime.interface.messages.compile_stats import ProgramReport
+from palladio.runtime.interface.messages.engine_stats import ProgramReport
 
 logger = logging.getLogger(__name__)
 

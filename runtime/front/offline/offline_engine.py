@@ -22,8 +22,8 @@ from palladio.runtime.front.requests.sglang_api import LogprobOptions, Sampling,
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.messages.profile_options import ProfileOptions
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.request.foreign_keywords import refuse_keywords
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.foreign_fields import refuse_keywords
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.input_embeds import read_embeds
 from palladio.runtime.process.transport import ThreadTransport

@@ -12,7 +12,7 @@ from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
 from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, encode_results
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embeddings import check_dimensions, embedded, read_vectors
+from palladio.runtime.interface.request.embedding import check_dimensions, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 T = TypeVar("T")

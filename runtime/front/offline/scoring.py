@@ -24,7 +24,7 @@ from palladio.runtime.front.requests.token_scores import (
 )
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 

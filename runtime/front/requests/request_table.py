@@ -16,7 +16,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     PalladioError,
 )
-from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.messages.calls import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from palladio.runtime.interface.config.config import SchedulerConfig
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
-from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.parameter_checks import MAX_STOP_TOKEN_IDS
 from palladio.runtime.interface.request.sampling_params import SamplingParams

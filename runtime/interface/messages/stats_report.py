@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.runtime.interface.messages.messages import EngineStats, HistogramData
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData
 from palladio.runtime.interface.outputs.counts import EventCounts, SnapshotCounts
 
 _COUNTS = tuple(field.name for kind in (SnapshotCounts, EventCounts) for field in dataclasses.fields(kind))

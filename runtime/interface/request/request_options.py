@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Self
 
-from palladio.runtime.interface.config.config import SchedulerConfig
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.parameter_checks import check_float, check_int
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.foreign_keywords import refuse_parameter
+from palladio.runtime.interface.request.foreign_fields import refuse_parameter
 from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
 from palladio.runtime.interface.request.parameter_checks import (
     check_float,

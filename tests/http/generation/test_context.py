@@ -28,7 +28,7 @@ from palladio.runtime.interface.errors import (
     RequestAbortedError,
     request_error,
 )
-from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.state.request import NOT_FINITE

@@ -9,8 +9,8 @@ import pytest
 from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, Truncation
 from palladio.runtime.front.requests.samples import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

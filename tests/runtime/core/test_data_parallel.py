@@ -11,7 +11,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -10,19 +10,16 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.messages import (
-    BucketSteps,
+from palladio.runtime.interface.messages.calls import (
     ControlReply,
-    EngineBusy,
-    EngineStats,
     Explain,
     GetStats,
-    LiveRequest,
-    QueueState,
     StartProfile,
     StepOutputs,
     StopProfile,
 )
+from palladio.runtime.interface.messages.engine_state import EngineBusy
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, LiveRequest, QueueState
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport

@@ -17,19 +17,16 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, InvalidRequestError
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineFailed,
-    EngineStats,
     FlushCache,
     GetStats,
-    HistogramData,
-    LoadProgress,
-    RankStats,
     Shutdown,
     StepOutputs,
 )
+from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData, RankStats
 from palladio.runtime.interface.outputs.request_trace import RequestTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from palladio.runtime.core.watch.step_logger import StepLogger
-from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.request_options import RequestOptions

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import Shutdown
+from palladio.runtime.interface.messages.calls import Shutdown
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import run_engine

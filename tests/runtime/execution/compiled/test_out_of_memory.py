@@ -9,7 +9,9 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.execution.programs.programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import EngineFailed, MemoryReport, Shutdown
+from palladio.runtime.interface.messages.calls import Shutdown
+from palladio.runtime.interface.messages.engine_state import EngineFailed
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import QueueInbox, run_engine

@@ -17,7 +17,7 @@ from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
 from palladio.runtime.execution.programs.programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 

@@ -6,7 +6,7 @@ import pytest
 
 from palladio.runtime.front.requests.request_table import RequestTable
 from palladio.runtime.front.requests.samples import SampleProcessor
-from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.messages.calls import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput

@@ -15,7 +15,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.messages.messages import StepOutputs
+from palladio.runtime.interface.messages.calls import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens, by_request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from palladio.runtime.interface.config.config import ModelSource
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path, resolve_source

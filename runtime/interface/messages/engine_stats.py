@@ -1,75 +1,46 @@
-"""What the front and the engine say to each other; plain dataclasses, encoded by msgspec across the process border."""
+"""What the engine reports when it is asked: ranks, memory, programs, steps, and requests that have not ended."""
 
 import dataclasses
 from typing import Literal
 
-from palladio.runtime.interface.messages.compile_stats import CompileStats
-from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.page_map import PageMap
-from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.counts import DraftCounts, EventCounts, SnapshotCounts
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitReason
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AbortRequests:
-    """Ends these requests and frees their pages, without a further output; unknown ids may have just ended: ignored."""
-
-    request_ids: list[str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FlushCache:
-    """Drops the prefix cache and compiled grammars; refused while requests run. Answered by ControlReply."""
-
-    call_id: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GetStats:
-    """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
+class ProgramReport:
+    """How a program came to be.
 
     Attributes:
-        check_integrity: of pages and slots, if nothing runs; takes time, and no step runs meanwhile.
-        pages: with maps of the pages; likewise.
+        name: what it does, and its bucket.
+        result: "exported", loaded from --compiled-dir; "hit", from the persistent cache; "miss", compiled; "failed",
+            it could not be compiled in the background.
+        seconds: that it took, tracing included.
     """
 
-    call_id: int
-    check_integrity: bool = False
-    pages: bool = False
+    name: str
+    result: str
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explain:
-    """Asks for the state of requests by their engine-side ids. Answered by ControlReply, without those that ended."""
+class CompileStats:
+    """The closed set of programs, and how far it is built.
 
-    call_id: int
-    request_ids: list[str]
+    Attributes:
+        num_programs: in the set.
+        programs: those that are built.
+        wait_seconds: that steps have waited for programs which were not (--compile lazy).
+    """
 
+    num_programs: int = 0
+    programs: list[ProgramReport] = dataclasses.field(default_factory=list)
+    wait_seconds: float = 0.0
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StartProfile:
-    """Begins a trace of the device and the host. Answered by ControlReply."""
-
-    call_id: int
-    options: ProfileOptions
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StopProfile:
-    """Ends the trace. Answered by ControlReply, whose profile is None while it is still being written: ask again."""
-
-    call_id: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shutdown:
-    """Ends the engine loop after the current step."""
+    def count(self, result: str) -> int:
+        """Programs that were made this way."""
+        return sum(program.result == result for program in self.programs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -265,123 +236,3 @@ class EngineStats:
     def by_rank(self) -> list[RankStats]:
         """What is shown of each rank: if there is only one, it is the whole engine."""
         return self.ranks if len(self.ranks) > 1 else [self.total]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
-
-    Attributes:
-        phase: "download" (bytes), "load" (tensors) or "compile" (programs).
-        done, total: counts within the phase.
-        eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
-    """
-
-    phase: str
-    done: int
-    total: int
-    eta_seconds: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WeightsSize:
-    """Attributes:
-    num_parameters: without the scales of quantized weights. num_bytes: in memory, over all devices.
-    """
-
-    num_parameters: int = 0
-    num_bytes: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineReady:
-    """The engine accepts requests; the limits it chose.
-
-    Attributes:
-        context_length: most tokens of prompt and output together that the model takes.
-        max_total_tokens: tokens that the KV pool of each data-parallel rank holds, if all layers keep all of them.
-        model_type, architecture: from config.json.
-        vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
-        eos_token_ids: the model's end-of-sequence ids.
-        device: platform and kind, as jax names them.
-        dtype: of the weights.
-        num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
-        attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
-        embedding: what it makes of a prompt; None: it generates text.
-        num_ranks: data-parallel ranks (--dp-size).
-        weights: of the model.
-        embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
-        longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
-            where layers have windows, because these keep the newest tokens only.
-    """
-
-    context_length: int
-    max_total_tokens: int
-    max_running_requests: int
-    chunked_prefill_size: int
-    page_size: int
-    model_type: str
-    architecture: str
-    vocab_size: int
-    eos_token_ids: list[int]
-    device: str
-    dtype: str
-    num_programs: int
-    compile_seconds: float
-    cache_hits: int
-    random_seed: int
-    startup_seconds: float = 0.0
-    attention_kernels: str = ""
-    embedding: EmbeddingSpec | None = None
-    num_ranks: int = 1
-    longest_request: int | None = None
-    embeds: EmbedsSpec | None = None
-    weights: WeightsSize = WeightsSize()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineFailed:
-    """The engine cannot go on; the process ends after this.
-
-    Attributes:
-        message: one line for the user; config: the cause is a flag or the checkpoint, not a defect.
-    """
-
-    message: str
-    config: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepOutputs:
-    """What one step gives. Attributes: plain: in order; see PlainTokens.place."""
-
-    outputs: list[TokenOutput]
-    plain: list[PlainTokens] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ControlReply:
-    """Attributes:
-    message: if it is not `ok`, why; param: the field that is wrong, if it is one.
-    """
-
-    call_id: int
-    ok: bool
-    message: str = ""
-    param: str | None = None
-    stats: EngineStats | None = None
-    requests: list[LiveRequest] = dataclasses.field(default_factory=list)
-    profile: ProfileReport | None = None
-    count: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineBusy:
-    """The engine's thread is at something that may take long. Another thread sends it again and again meanwhile."""
-
-    doing: str
-
-
-_Question = FlushCache | GetStats | Explain | StartProfile | StopProfile | ModelMessage  # answered by ControlReply
-ToEngine = GenerationRequest | AbortRequests | _Question | Shutdown
-FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply
