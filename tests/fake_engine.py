@@ -48,7 +48,7 @@ from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.process.transport import Liveness
+from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding

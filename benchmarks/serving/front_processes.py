@@ -26,7 +26,7 @@ from palladio.runtime.interface.outputs.step_tokens import NewTokens, PlainToken
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.process_transport import ProcessTransport
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 
 CORE = "front_processes:PacedCore.create"
 VOCAB_SIZE = 2048

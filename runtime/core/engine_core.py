@@ -8,10 +8,11 @@ from typing import Self
 import jax
 
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.engine_report import EngineReport
-from palladio.runtime.core.watch.observers import StepHooks, StepObserver, StepTimer
 from palladio.runtime.core.watch.step_logger import usual_observers
+from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.execution.batch.token_masks import Int32Array, build_masks

@@ -38,7 +38,8 @@ from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRe
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.process.transport import EngineTransport, Liveness
+from palladio.runtime.process.liveness import Liveness
+from palladio.runtime.process.transport import EngineTransport
 from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source
 from palladio.runtime.text.hub.hub_download import Told
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

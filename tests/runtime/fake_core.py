@@ -24,7 +24,7 @@ from palladio.runtime.interface.messages.model_messages import SetPause, SetRele
 from palladio.runtime.interface.messages.profile_options import ProfileReport
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
 VOCAB_SIZE = 384

@@ -12,7 +12,7 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
 from palladio.runtime.core.start import startup
-from palladio.runtime.core.watch.observers import StepObserver
+from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.request_trace import RequestTrace

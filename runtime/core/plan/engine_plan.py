@@ -40,13 +40,10 @@ from palladio.runtime.core.plan.small_gguf import as_multiplied
 from palladio.runtime.core.plan.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.batch.media_rows import pool_rows
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 from palladio.runtime.execution.compiled.out_of_memory import compile_advice
-from palladio.runtime.execution.compiled.program_cache import (
-    AroundBuild,
-    CompileMonitor,
-    ProgramCache,
-    use_persistent_cache,
-)
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
+from palladio.runtime.execution.compiled.program_cache import AroundBuild, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.program_store import ProgramStore
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel

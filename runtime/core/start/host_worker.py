@@ -18,7 +18,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
 from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 from palladio.runtime.text.hub.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")

@@ -47,7 +47,7 @@ from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.window_pages import PageGroups
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 
 # With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
 PATIENCE = 4

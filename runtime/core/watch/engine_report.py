@@ -8,7 +8,7 @@ import jax
 from palladio.runtime.core.plan.memory import bytes_in_use
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.core.watch.observers import StepObserver
+from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.interface.messages.engine_stats import (
     CompileStats,

@@ -7,14 +7,11 @@ import time
 from collections.abc import Sequence
 
 from palladio.runtime.core.start.startup import EngineParts
-from palladio.runtime.core.watch.observers import (
-    DeviceIdle,
-    ProfiledSteps,
-    PublishedPages,
-    RecompileCounter,
-    StepObserver,
-    TimelineRecorder,
-)
+from palladio.runtime.core.watch.device_idle import DeviceIdle
+from palladio.runtime.core.watch.recompile_counter import RecompileCounter
+from palladio.runtime.core.watch.step_forwarders import ProfiledSteps, PublishedPages
+from palladio.runtime.core.watch.step_observer import StepObserver
+from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
 from palladio.runtime.execution.batch.step_results import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats

@@ -15,7 +15,7 @@ from palladio.runtime.interface.messages.model_messages import (
     UpdateWeights,
 )
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 
 PAUSE_POLL = 0.05  # seconds between two looks at the deadlines of requests that wait for generation to go on
 

@@ -11,7 +11,7 @@ from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRe
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.process.transport import Liveness
+from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]

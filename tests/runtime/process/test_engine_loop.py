@@ -14,7 +14,7 @@ from palladio.runtime.interface.messages.calls import (
 from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady, LoadProgress
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.process.transport import run_engine
+from palladio.runtime.process.engine_loop import run_engine
 from tests.runtime.fake_core import FakeEngineCore, next_token
 
 

@@ -14,7 +14,8 @@ from palladio.runtime.interface.messages.engine_state import EngineFailed
 from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.process.transport import QueueInbox, run_engine
+from palladio.runtime.process.engine_loop import run_engine
+from palladio.runtime.process.transport import QueueInbox
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets
 from tests.runtime.multihost.meeting import group
 from tests.runtime.tiny_engine import Collector, random_prompt

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from palladio.runtime.core.watch.observers import StepTimer
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import Buckets, ScheduledBatch

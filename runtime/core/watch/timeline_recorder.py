@@ -1,14 +1,20 @@
-"""A request whose timeline is recorded."""
+"""Records the timeline of each request that asks for one, step by step."""
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS
+from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 LEAST_IDLE = 1e-3  # seconds between two steps of a request: what is shorter, the host needs
@@ -173,3 +179,100 @@ class WatchedRow:
     def begin(self, earliest: Moment) -> None:
         if earliest.time > self.start.time:
             self.start = earliest
+
+
+class TimelineRecorder(StepObserver):
+    """Told of every step; does nothing but look at an empty dictionary while nobody asks.
+
+    A step lasts as its requests feel it: from the end of the one before, as the host has read it, or from its own
+    dispatch if that was later. So the parts of a timeline do not overlap.
+    """
+
+    def __init__(self, scheduler: DataParallelScheduler) -> None:
+        self._scheduler = scheduler
+        self._watched: dict[str, WatchedRequest] = {}
+        self._unread: dict[
+            int, tuple[ScheduledStep, list[WatchedRow]]
+        ] = {}  # by the step's id; the step keeps it its own
+        self._began = self._last_read = Moment(0.0, 0.0)
+
+    def after_add(self, request: Request) -> None:
+        if request.given.options.timeline:
+            self._watched[request.given.request_id] = WatchedRequest.of(request, self._now, self._reason(request))
+
+    def before_dispatch(self) -> None:
+        if self._watched:
+            self._began = self._now
+
+    def after_dispatch(self, step: InFlightStep, num_tokens: Sequence[int]) -> None:
+        if not self._watched:
+            return
+        found: list[WatchedRow] = []
+        for (_, batch), count in zip(step.planned.parts, num_tokens, strict=True):
+            for row in batch.rows:
+                watched = self._watched.get(row.request.given.request_id)
+                if watched is not None:
+                    found.append(watched.plan(row, step, batch, count, self._began))
+        if found:
+            self._unread[id(step.planned)] = step.planned, found
+
+    def after_process(self, planned: ScheduledStep) -> None:
+        if not self._watched:
+            self._unread.clear()
+            return
+        now = self._now
+        _, found = self._unread.pop(id(planned), (planned, ()))
+        for part in found:
+            part.begin(self._last_read)
+            part.watched.read(part, now)
+        self._last_read = now
+
+    def after_loss(self) -> None:
+        self._unread.clear()
+        for watched in self._watched.values():
+            watched.forget_unread()
+
+    def after_step(self, is_idle: bool) -> None:
+        if not self._watched:
+            return
+        now = self._now
+        for watched in self._watched.values():
+            if watched.is_retracted:
+                watched.retract(now, self._reason(watched.request))
+            if watched.is_queued and watched.request.status is not RequestStatus.FINISHED:
+                watched.wait_on(now, self._reason(watched.request))
+
+    def after_outputs(self, outputs: Sequence[NewTokens]) -> None:
+        if not self._watched:
+            return
+        for output in outputs:
+            if not isinstance(output, TokenOutput):
+                continue  # each output of a request with a timeline is one of its own
+            watched = self._watched.get(output.request_id)
+            if watched is None:
+                continue
+            if output.finish is not None:
+                del self._watched[output.request_id]
+                if watched.is_queued:
+                    watched.wait(self._now, None)
+            news = watched.take_news()
+            if news is not None:
+                output.tell(news)
+
+    def after_abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._watched.pop(request_id, None)
+
+    def add_to_request(self, request: LiveRequest) -> None:
+        watched = self._watched.get(request.request_id)
+        if watched is not None:
+            request.trace.tell(watched.so_far(time.perf_counter()))
+
+    @property
+    def _now(self) -> Moment:
+        return Moment(time.perf_counter(), self._scheduler.schedulers[0].compile_seconds)
+
+    def _reason(self, request: Request) -> QueueReason:
+        """What a waiting request waits for."""
+        found = self._scheduler.find(request.given.request_id)
+        return "grammar" if found is None else self._scheduler.schedulers[found[0]].clock.reason
