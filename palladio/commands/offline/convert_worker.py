@@ -16,7 +16,8 @@ from pathlib import Path
 
 from palladio.model.config.config import DTYPES, ModelConfig, read_model_dir
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.loading.orbax_weights import convert, is_converted
+from palladio.model.loading.manifest import is_converted
+from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.plan.class_tokens import with_class_tokens
 from palladio.runtime.front.control.progress import ProgressDisplay
