@@ -14,7 +14,7 @@ from palladio.runtime.core.watch.engine_report import EngineReport
 from palladio.runtime.core.watch.step_logger import usual_observers
 from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.execution.batch.token_masks import Int32Array, build_masks
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.compiled.program_cache import ProgramError

@@ -281,7 +281,7 @@ FAULTS = (
     ),
     Fault(
         "a seed's upper half is not used",
-        "runtime/execution/sampling/gumbel_noise.py",
+        "runtime/execution/sampling/draws.py",
         "_threefry((seeds[:, 1], seeds[:, 0]),",
         "_threefry((0 * seeds[:, 1], seeds[:, 0]),",
         SAMPLER,

@@ -28,7 +28,8 @@ from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
+from palladio.runtime.execution.device_executor import DeviceExecutor, tell_nobody
+from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge

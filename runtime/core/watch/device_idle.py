@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from palladio.runtime.core.watch.step_observer import StepObserver
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.telemetry.histogram import Histogram

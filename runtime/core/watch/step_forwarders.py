@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from palladio.runtime.core.watch.step_observer import StepObserver
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.telemetry.profiler import Profiler
 

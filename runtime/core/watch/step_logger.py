@@ -12,7 +12,7 @@ from palladio.runtime.core.watch.recompile_counter import RecompileCounter
 from palladio.runtime.core.watch.step_forwarders import ProfiledSteps, PublishedPages
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.outputs.counts import DraftCounts

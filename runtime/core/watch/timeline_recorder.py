@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from palladio.runtime.core.watch.step_observer import StepObserver
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS
 from palladio.runtime.interface.outputs.step_tokens import NewTokens

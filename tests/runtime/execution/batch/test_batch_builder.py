@@ -14,7 +14,7 @@ from palladio.runtime.execution.batch.batch_builder import (
     ForwardLayout,
     StepForm,
 )
-from palladio.runtime.execution.batch.step_results import read_batch
+from palladio.runtime.execution.batch.reading import read_batch
 from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.interface.outputs.token_output import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.programs.programs import slot_rules
+from palladio.runtime.execution.programs.sampling_programs import slot_rules
 from palladio.runtime.execution.sampling.sampler_state import (
     MAX_SUPPRESSED_IDS,
     SamplerState,
