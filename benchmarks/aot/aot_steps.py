@@ -55,7 +55,7 @@ from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
 from palladio.runtime.core.plan.engine_plan import memory_needs
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, plan_memory
-from palladio.runtime.core.plan.sizing import PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms

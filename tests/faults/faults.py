@@ -367,7 +367,7 @@ FAULTS = (
     ),
     Fault(
         "a CPU compiles everything before the first request",
-        "runtime/core/plan/sizing.py",
+        "runtime/core/plan/platform_defaults.py",
         'compile="background"',
         'compile="full"',
         ("tests/runtime/core/plan/test_sizing.py",),

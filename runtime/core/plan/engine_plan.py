@@ -24,18 +24,11 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.kernel_choice import kernels_of, plan_cache
 from palladio.runtime.core.plan.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.plan.sizing import (
-    CompileMode,
-    Dtypes,
-    EngineLimits,
-    PlatformDefaults,
-    check_experts,
-    check_states,
-    compile_mode,
-    joined_passes,
-)
+from palladio.runtime.core.plan.platform_defaults import CompileMode, PlatformDefaults, compile_mode
+from palladio.runtime.core.plan.sizing import EngineLimits, check_experts, check_states, joined_passes
 from palladio.runtime.core.plan.small_gguf import as_multiplied
 from palladio.runtime.core.plan.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
