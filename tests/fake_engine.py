@@ -9,7 +9,7 @@ from typing import Any
 
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.requests.engine_protocol import EngineState, Sink
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import (

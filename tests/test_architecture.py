@@ -66,7 +66,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
 }
 GETATTR = {  # file:function → whose type it asks
     "model/loading/layout/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
-    "runtime/front/requests/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
+    "runtime/front/requests/sglang_requests.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
 }

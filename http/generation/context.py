@@ -20,7 +20,7 @@ from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.wire.errors import NoteWarning
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import (
     EngineDeadError,
     EngineNotReadyError,

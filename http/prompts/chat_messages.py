@@ -10,7 +10,7 @@ from palladio.http.prompts.template_roles import Kind, Render, find_forms, in_ot
 from palladio.http.prompts.tool_history import ToolHistory
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from palladio.http.generation.prompts import encode_prompts, given_prompts, numb
 from palladio.http.prompts.chat_messages import run_encoding
 from palladio.http.wire.errors import FieldNames
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
-from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.embedding import (

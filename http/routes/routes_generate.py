@@ -25,7 +25,8 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import FieldNames, RequestNames
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import LogprobOptions, expand_requests
+from palladio.runtime.front.requests.sglang_results import Results
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

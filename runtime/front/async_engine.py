@@ -17,9 +17,9 @@ from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
 from palladio.runtime.front.requests.crash_dump import CrashDumper, prepare_folder
 from palladio.runtime.front.requests.engine_protocol import EngineState, Sink, not_ready
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.front.requests.request_table import RequestTable
-from palladio.runtime.front.requests.samples import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError

@@ -303,7 +303,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "padding at a text's end counts",
-        "runtime/front/requests/samples.py",
+        "runtime/front/requests/intake.py",
         "embedding.classes.without_padding(prompt_ids)",
         "prompt_ids",
         CLASSES,

@@ -24,9 +24,10 @@ from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.errors import RequestNames
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.front.requests.request_table import RequestTable
-from palladio.runtime.front.requests.samples import RequestIntake
-from palladio.runtime.front.requests.sglang_api import Results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import Results
 from palladio.runtime.front.requests.token_scores import next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput

@@ -17,8 +17,8 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.offline_runs import OfflineRuns
 from palladio.runtime.front.offline.offline_weights import WeightUpdates
 from palladio.runtime.front.offline.scoring import Scoring
-from palladio.runtime.front.requests.samples import LengthLimit
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Sampling, expand_requests
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.front.requests.sglang_requests import LogprobOptions, Sampling, expand_requests
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.messages.profile_options import ProfileOptions
 from palladio.runtime.interface.messages.stats_report import describe_stats

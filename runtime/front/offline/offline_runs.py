@@ -9,7 +9,8 @@ from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, encode_results
+from palladio.runtime.front.requests.sglang_requests import LogprobOptions
+from palladio.runtime.front.requests.sglang_results import Results, encode_results
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.embedding import check_dimensions, embedded, read_vectors

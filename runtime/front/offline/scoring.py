@@ -15,7 +15,7 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.front.requests.sglang_api import encode_results
+from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.front.requests.token_scores import (
     check_labels,
     next_token_requests,

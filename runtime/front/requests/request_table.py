@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from palladio.runtime.front.requests.crash_dump import CrashRecorder
 from palladio.runtime.front.requests.engine_protocol import Sink
-from palladio.runtime.front.requests.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.front.requests.samples import SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,

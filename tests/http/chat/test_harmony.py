@@ -18,7 +18,7 @@ from palladio.http.reasoning.registry import find_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
-from palladio.runtime.front.requests.samples import RequestIntake
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

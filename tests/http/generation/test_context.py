@@ -17,7 +17,7 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import RequestNames, error_body
 from palladio.runtime.front.requests.engine_protocol import not_ready
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,

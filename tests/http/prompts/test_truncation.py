@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from palladio.http.prompts.chat_messages import LONG_TEXT, TextEncoder, Truncation
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest

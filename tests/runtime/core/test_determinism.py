@@ -13,7 +13,7 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.core.plan.sizing import EngineLimits
-from palladio.runtime.front.requests.samples import RequestIntake
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -12,7 +12,8 @@ import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.offline_engine import Engine
-from palladio.runtime.front.requests.sglang_api import expand_requests, finish_reason
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import finish_reason
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,

@@ -3,7 +3,8 @@ import dataclasses
 
 import pytest
 
-from palladio.runtime.front.requests.samples import RequestIntake, SampleProcessor, merge_outputs
+from palladio.runtime.front.requests.intake import RequestIntake
+from palladio.runtime.front.requests.samples import SampleProcessor, merge_outputs
 from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
 from palladio.runtime.interface.outputs.request_output import RequestTimings

@@ -6,8 +6,9 @@ import tracemalloc
 import pytest
 
 from palladio.runtime.front.requests.crash_dump import CrashRecorder
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.front.requests.request_table import MAX_CRASHES, MAX_TAKEN, MERGE_AT, MERGE_SHARE, RequestTable
-from palladio.runtime.front.requests.samples import LOGPROB_COST, LengthLimit, output_cost
+from palladio.runtime.front.requests.samples import LOGPROB_COST, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,
