@@ -12,14 +12,14 @@ from jax.sharding import Mesh
 from palladio.model.base.module import Context, Module
 from palladio.model.base.sharding import num_ranks, num_shards
 from palladio.model.cache.forward_batch import ForwardBatch
-from palladio.model.cache.kv_cache import CacheGroups, plan_steps
+from palladio.model.cache.groups import CacheGroups
+from palladio.model.cache.kv_cache import plan_steps
 from palladio.model.config.config import ModelConfig
 from palladio.model.layers.attention import Attention, LayerContext
-from palladio.model.layers.class_head import ClassHead
 from palladio.model.layers.delta_net import DeltaNet
 from palladio.model.layers.divided_tokens import DividedTokens
-from palladio.model.layers.embedding import TokenTable
 from palladio.model.layers.latent_attention import LatentAttention
+from palladio.model.layers.linear import ClassHead, TokenTable
 from palladio.model.layers.mlp import GatedMLP, PlainMLP
 from palladio.model.layers.moe import SparseMLP
 from palladio.model.layers.norm import Norm

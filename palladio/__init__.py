@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         PalladioError,
         RequestAbortedError,
     )
-    from palladio.runtime.interface.outputs.outputs import RequestOutput
-    from palladio.runtime.interface.request.generation_request import SamplingParams
+    from palladio.runtime.interface.outputs.request_output import RequestOutput
+    from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 __all__ = [
     "CheckpointError",
@@ -57,7 +57,7 @@ __all__ = [
 _MODULES: Final = {  # of the names that are no errors
     "Engine": "palladio.runtime.front.offline.offline_engine",
     "EngineConfig": "palladio.runtime.interface.config.config",
-    "RequestOutput": "palladio.runtime.interface.outputs.outputs",
+    "RequestOutput": "palladio.runtime.interface.outputs.token_output",
     "SamplingParams": "palladio.runtime.interface.request.generation_request",
 }
 

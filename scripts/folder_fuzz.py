@@ -29,9 +29,9 @@ from palladio.model.config.config import ModelConfig, read_model_dir  # noqa: E4
 from palladio.model.loading.orbax_weights import convert  # noqa: E402
 from palladio.model.loading.stored_config import agree_with_weights  # noqa: E402
 from palladio.runtime.front.offline.offline_engine import Engine  # noqa: E402
-from palladio.runtime.interface.config.config import ModelSource  # noqa: E402
+from palladio.runtime.interface.config.model_source import ModelSource  # noqa: E402
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError  # noqa: E402
-from palladio.runtime.interface.request.pooling import Pooling  # noqa: E402
+from palladio.runtime.interface.request.embedding import Pooling  # noqa: E402
 from palladio.runtime.multihost.config_digest import model_hash  # noqa: E402
 from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source  # noqa: E402
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer  # noqa: E402

@@ -9,8 +9,9 @@ from typing import Any
 
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath
-from palladio.runtime.front.requests.samples import LengthLimit
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -19,38 +20,23 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.messages.messages import (
-    BucketSteps,
-    ControlReply,
-    EngineReady,
-    EngineStats,
-    HistogramData,
-    LiveRequest,
-    LoadProgress,
-    QueueState,
-    RankStats,
-    ToEngine,
-    WeightsSize,
-)
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, HistogramData, LiveRequest, QueueState, RankStats
+from palladio.runtime.interface.messages.calls import ControlReply, ToEngine
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.outputs import (
-    DecodeSteps,
-    FinishReason,
-    PrefillChunk,
-    RequestOutput,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    WaitTimes,
-)
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps, PrefillChunk, RequestTimes, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.process.transport import Liveness
+from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from huggingface_hub import constants, snapshot_download
 
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.hub_download import Listing, OnProgress, Repository
 from palladio.runtime.text.hub.hub_worker import Silent

@@ -151,7 +151,7 @@ def device_choice() -> None:
 def compile_counts() -> None:
     import jax
 
-    from palladio.runtime.execution.compiled.program_cache import CompileMonitor
+    from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 
     monitor = CompileMonitor()
     jax.jit(lambda x: x + 1)(1.0)
@@ -164,7 +164,7 @@ def persistent_cache() -> None:
 
     import jax
 
-    from palladio.runtime.execution.compiled.program_cache import use_persistent_cache
+    from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
 
     with tempfile.TemporaryDirectory() as folder:
         jax.jit(lambda x: x + 2)(1.0)

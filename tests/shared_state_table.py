@@ -25,12 +25,12 @@ _ENGINE = "tests/runtime/process/test_engine_process.py::test_serves"
 _CHILD = "tests/runtime/process/test_engine_process.py::test_a_crash_of_native_code_is_not_taken_for_want_of_memory"
 _FORMATS = "tests/test_shared_state.py::test_a_stored_format_is_the_first_thing_that_a_process_loads[{}]"
 _OWN_PROCESS = "the process has this one task"
-_CACHE = "runtime/execution/compiled/program_cache.py"
+_CACHE = "runtime/execution/compiled/persistent_cache.py"
 _DEVICE = "runtime/devices/device_choice.py"
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
 _JUDGES = "runtime/grammar/judge_process.py"
 _MAIN = "runtime/process/engine_main.py"
-_LISTENERS = f"{_CACHE}:CompileMonitor.__init__ jax.monitoring.register_event"
+_LISTENERS = "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event"
 
 STATES: dict[str, State] = {
     "http/pages/page_files.py:page_files": State(_MADE, "files of the package, which do not change", first("http")),

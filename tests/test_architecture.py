@@ -53,10 +53,10 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "http/middleware.py:RequestMiddleware.__call__": "a request",
     "http/generation/event_stream.py:EventStream._run": "a request whose status has gone out",
     "runtime/front/async_engine.py:AsyncEngine._launch": "the engine's start",
-    "runtime/process/transport.py:run_engine": "the engine's start",
+    "runtime/process/engine_loop.py:run_engine": "the engine's start",
     "runtime/process/engine_main.py:main": "the engine's start, which imports it again and tells what is wrong",
     "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
-    "runtime/process/transport.py:run_engine_loop": "the engine",
+    "runtime/process/engine_loop.py:run_engine_loop": "the engine",
     "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/requests/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/control/supervisor.py:Supervisor._start": "the engine's start",
@@ -66,7 +66,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
 }
 GETATTR = {  # file:function → whose type it asks
     "model/loading/layout/parameters.py:_choose_kinds": "flax's modules: a path names their attributes",
-    "runtime/front/requests/sglang_api.py:_prompts": "ids of any sequence type that a caller brings",
+    "runtime/front/requests/sglang_requests.py:_prompts": "ids of any sequence type that a caller brings",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.__init__": "transformers' tokenizers",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer._token_id": "transformers' tokenizers",
 }

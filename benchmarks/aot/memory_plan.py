@@ -30,7 +30,7 @@ from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.plan.engine_plan import PROBE_PAGES
 from palladio.runtime.core.plan.memory import DeviceMemory, plan_memory
-from palladio.runtime.core.plan.sizing import PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import ProgramKey

@@ -22,7 +22,7 @@ from benchmarks.aot.aot_steps import MODELS, PROGRAMS, STORED, Sizes, compile_al
 from benchmarks.aot.aot_targets import TARGETS, Compiled
 from benchmarks.support import tpu_dump
 from benchmarks.support.hlo_facts import entry_operations
-from palladio.runtime.core.plan.sizing import PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket
 
 _NAME = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\S+)")

@@ -27,8 +27,9 @@ from benchmarks.aot.aot_steps import MODELS
 from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels
-from palladio.runtime.core.plan.sizing import PlatformDefaults
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig

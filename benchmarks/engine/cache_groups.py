@@ -19,12 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from palladio.model.cache import kv_cache
+from palladio.model.cache.groups import CacheGroup, CacheGroups
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.state.page_groups import PageGroups, WindowGroup
 
 PAGE: Final = 16
@@ -178,19 +180,19 @@ def run(folder: Path, args: argparse.Namespace, num_tokens: int, *, is_cached: b
 
 
 def hybrid(args: argparse.Namespace) -> None:
-    groups_of = kv_cache.CacheGroups.of
+    groups_of = CacheGroups.of
 
-    def one_group(config: ModelConfig) -> kv_cache.CacheGroups:
-        return kv_cache.CacheGroups((kv_cache.CacheGroup(None, (tuple(range(config.num_layers)),)),))
+    def one_group(config: ModelConfig) -> CacheGroups:
+        return CacheGroups((CacheGroup(None, (tuple(range(config.num_layers)),)),))
 
     whole = args.requests * (args.length + args.output + PAGE)
     with tempfile.TemporaryDirectory() as name:
         folder = make_model(Path(name), args.length + args.output, args.window)
         expected = run(folder, args, whole, is_cached=False).tokens
         for title, num_tokens in (("pool not full", whole), ("pool full", whole // args.scarce)):
-            kv_cache.CacheGroups.of = one_group  # type: ignore[method-assign]
+            CacheGroups.of = one_group  # type: ignore[method-assign]
             masks = run(folder, args, num_tokens)
-            kv_cache.CacheGroups.of = groups_of  # type: ignore[method-assign]
+            CacheGroups.of = groups_of  # type: ignore[method-assign]
             windows = run(folder, args, num_tokens)
             for kind, found in (("masks", masks), ("windows", windows)):
                 print(

@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 
 from benchmarks.support.server_process import provenance
-from palladio.runtime.execution.sampling.gumbel_noise import gumbel_noise
+from palladio.runtime.execution.sampling.draws import gumbel_noise
 from palladio.runtime.execution.sampling.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 
 Way = Callable[[jax.Array], Any]

@@ -28,7 +28,8 @@ from benchmarks.support.report import report
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 SMALL = QWEN3_NEXT_80B | {
     "vocab_size": 1024,

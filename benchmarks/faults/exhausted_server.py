@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from palladio import __main__ as command_line
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
+from palladio.runtime.process.engine_loop import TokenEngine
 from palladio.runtime.process.process_transport import ProcessTransport
-from palladio.runtime.process.transport import TokenEngine
 from palladio.server import launch as launch_server
 
 MIN_REQUESTS, STEPS_BEFORE = 8, 20

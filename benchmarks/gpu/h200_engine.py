@@ -33,7 +33,7 @@ from benchmarks.support.report import write
 from palladio import Engine
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import HistogramData
+from palladio.runtime.interface.messages.engine_stats import HistogramData
 from palladio.runtime.interface.messages.stats_report import upper_bound
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import SLICES

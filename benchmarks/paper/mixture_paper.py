@@ -36,11 +36,14 @@ from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.grouped_matmul.tpu_scaled import tile_rows
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource, SchedulerConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.planning.compile_only import PROBE_PAGES, compile_only_mesh
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import find_slice

@@ -29,7 +29,8 @@ from benchmarks.support.checkpoints import HALF_BILLION, LLAMA_8B
 from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.planning.compile_only import compile_deployment, compile_only_mesh

@@ -29,7 +29,8 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.stats_report import upper_bound
 from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 

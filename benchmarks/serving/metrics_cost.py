@@ -39,7 +39,7 @@ from palladio.runtime.core.watch.step_logger import StepTracer
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.requests import samples
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.outputs import RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs.request_trace import RequestTrace, WaitTimes
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.scheduling.policy.queue_time import QueueTime
 from palladio.runtime.scheduling.state.request import Request

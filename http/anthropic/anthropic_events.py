@@ -10,7 +10,7 @@ from palladio.http.chat.chat_run import ChatRun
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 _DELTAS: Mapping[str, tuple[str, str]] = {  # kind of a block → type of its deltas, and where their text is
     "reasoning": ("thinking_delta", "thinking"),

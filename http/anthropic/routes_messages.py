@@ -15,7 +15,7 @@ from palladio.http.generation.event_stream import EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_warnings import WarningList, Warnings
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 
 

@@ -9,7 +9,8 @@ from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.text_logprobs import TextLogprobs
 from palladio.http.generation.usage import Usage
 from palladio.http.tool_calls.reading.base import ToolDelta
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 
 BlockKind = Literal["reasoning", "text", "call"]
 

@@ -14,8 +14,9 @@ from palladio.http.reasoning.counter import ReasoningCounter
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.reasoning.reasoning_parser import ReasoningParser, ReasoningPiece
 from palladio.http.tool_calls.reading.base import ToolCallParser, ToolDelta, ToolPiece
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from palladio.http.chat.chat_output import MessagePiece, MessagePlan
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

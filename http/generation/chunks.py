@@ -11,7 +11,8 @@ from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.usage import Usage, finish_fields
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _HERE = b"\0"  # in place of a text: JSON has no such byte

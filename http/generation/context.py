@@ -15,13 +15,13 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.field_warnings import NoteWarning, Warnings
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import (
     EngineDeadError,
     EngineNotReadyError,
     InvalidRequestError,
 )
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id

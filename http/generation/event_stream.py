@@ -15,7 +15,7 @@ from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
 from palladio.http.wire.field_warnings import Warnings
 from palladio.runtime.interface.errors import PalladioError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf

@@ -14,10 +14,10 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
 from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
-from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.version import __version__
 

@@ -13,7 +13,7 @@ from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.security.body_pipe import BodyPipe
 from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 

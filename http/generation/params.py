@@ -9,8 +9,9 @@ from palladio.http.wire.body import read_json
 from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import MAX_LOGPROBS, RequestOptions, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROBS, SamplingParams
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route
 ALL_TOKENS = -1  # vLLM's, which refuses it as well unless the server was started with a higher limit

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.token_rules import MAX_STOP_CHARACTERS, STOP_REGEX
+from palladio.runtime.interface.request.parameter_checks import MAX_STOP_CHARACTERS, STOP_REGEX
 
 MAX_GRAMMAR_BYTES = 16 * 1024 * 1024
 MAX_IDS = 1 << 25  # of prompts and of allowed_token_ids

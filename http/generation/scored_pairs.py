@@ -18,10 +18,9 @@ from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, EmbeddingSpec, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
 from palladio.runtime.text.tokenizers.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
 
 MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.usage import Usage
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 
 TOKEN_SIZE = 8  # characters that a token counts for, and a little more
 LOGPROB_SIZE = 64  # of each log-probability that is written

@@ -12,7 +12,7 @@ from palladio.http.generation.logprobs import chat_logprobs
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 NANOSECONDS = 1_000_000_000
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

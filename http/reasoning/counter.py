@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from palladio.http.reasoning.reasoning_parser import ReasoningParser
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

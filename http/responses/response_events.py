@@ -12,7 +12,7 @@ from palladio.http.generation.logprobs import chat_logprobs
 from palladio.http.responses.response_items import Item, Response, item_id
 from palladio.http.responses.response_object import response_error, response_usage
 from palladio.http.wire.errors import ErrorBody
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 _OBFUSCATED_SIZE = 32  # characters that a delta is filled up to, or to a multiple of
 _TERMINAL: Mapping[str, str] = {  # status → the last event's name; OpenAI has none for cancelled

@@ -7,7 +7,7 @@ from palladio.http.generation.usage import Usage
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import Response
 from palladio.http.wire.errors import ErrorBody
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 
 def new_response(

@@ -21,8 +21,9 @@ from palladio.http.wire.protocol import WireModel
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.version import __version__
 
 HEALTH_TIMEOUT = 20.0  # seconds that one token may take, SGLang's value

@@ -17,7 +17,7 @@ from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.errors import ErrorBody
 from palladio.http.wire.protocol_chat import ChatRequest
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 
 
 async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Response:

@@ -16,7 +16,7 @@ from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EncodeRequest
 from palladio.http.wire.protocol_scores import ClassifyRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.embeddings import read_vectors
+from palladio.runtime.interface.request.embedding import read_vectors
 
 _OF_INPUT = ("use_activation", "activation", "softmax", "add_special_tokens", "truncate_prompt_tokens", "request_id")
 

@@ -30,9 +30,10 @@ from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import Grammar
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 

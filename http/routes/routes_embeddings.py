@@ -17,10 +17,11 @@ from palladio.http.generation.whole import feed
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
-from palladio.runtime.front.requests.sglang_api import encode_results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.embeddings import (
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.embedding import (
     EMBEDDING_PARAMS,
     Vectors,
     check_dimensions,

@@ -27,12 +27,14 @@ from palladio.http.wire.field_map import FieldMap
 from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import LogprobOptions, expand_requests
+from palladio.runtime.front.requests.sglang_results import Results
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.interface.request.input_embeds import PARAM, EmbeddedPrompts, read_embeds
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names

@@ -12,7 +12,7 @@ from palladio.http.generation.context import Context
 from palladio.http.observability.metrics.engine_stats import EngineStatsReader
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from palladio.version import __version__
 
 _SECTIONS = frozenset(("core", "memory", "spec", "lora", "disagg", "queues", "all"))  # SGLang's

@@ -17,7 +17,8 @@ from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError
-from palladio.runtime.interface.messages.messages import EngineReady, LiveRequest
+from palladio.runtime.interface.messages.engine_state import EngineReady
+from palladio.runtime.interface.messages.engine_stats import LiveRequest
 
 
 def observe_router(context: Context) -> APIRouter:

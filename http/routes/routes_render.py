@@ -16,7 +16,7 @@ from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion
 from palladio.http.wire.protocol_chat import RenderChatRequest
 from palladio.http.wire.protocol_completions import RenderCompletionRequest
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 

@@ -11,8 +11,8 @@ from palladio.http.settings.rules import require
 from palladio.http.tool_calls.registry import check_format
 from palladio.http.wire.secret_url import SecretUrl
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.request.generation_request import ALIASES, SamplingParams
 from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES
+from palladio.runtime.interface.request.sampling_params import ALIASES, SamplingParams
 
 _HIDDEN = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
 SECRETS = _HIDDEN | {"database_url"}  # and those that are shown in part

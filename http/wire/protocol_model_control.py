@@ -6,7 +6,7 @@ from pydantic import Field
 
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.model_messages import UpdateOptions
 
 Tags = Annotated[list[str], Field(fail_fast=True)]
 

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import ROTARY_BUFFERS, WeightRule
+from palladio.model.config.weight_rules import WeightRule
+from palladio.model.config.weight_tables import ROTARY_BUFFERS
 from palladio.model.spec.layer_spec import DecoderSpec
 
 

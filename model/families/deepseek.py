@@ -6,7 +6,7 @@ from collections.abc import Callable
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.router_keys import sigmoid_router, softmax_router
-from palladio.model.config.weight_rules import LATENT_ATTENTION, MLP, MOE_EXPERTS, PRE_NORMS, TABLES
+from palladio.model.config.weight_tables import LATENT_ATTENTION, MLP, MOE_EXPERTS, PRE_NORMS, TABLES
 from palladio.model.spec.experts_config import MOE_KEYS, ExpertKeys, ExpertsConfig, first_dense_layers
 from palladio.model.spec.latent_config import LatentConfig
 from palladio.model.spec.layer_spec import (

@@ -5,7 +5,7 @@ transformers caps no scores of Gemma 3, whatever attn_logit_softcapping says.
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import SLIDING, HfConfig
-from palladio.model.config.weight_rules import ATTENTION, HEAD_NORMS, MLP, TABLES
+from palladio.model.config.weight_tables import ATTENTION, HEAD_NORMS, MLP, TABLES
 from palladio.model.families.gemma2 import DEFAULTS, SANDWICH_NORMS, gemma_decoder
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, QKNormSpec
 

@@ -3,7 +3,7 @@
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.router_keys import sigmoid_router
-from palladio.model.config.weight_rules import DECODER_WEIGHTS, MOE_EXPERTS
+from palladio.model.config.weight_tables import DECODER_WEIGHTS, MOE_EXPERTS
 from palladio.model.spec.experts_config import MOE_KEYS, ExpertsConfig, first_dense_layers
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec, SparseSpec
 

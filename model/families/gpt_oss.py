@@ -2,7 +2,7 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
-from palladio.model.config.weight_rules import ATTENTION, PAIRED_EXPERTS, PRE_NORMS, SINKS, TABLES
+from palladio.model.config.weight_tables import ATTENTION, PAIRED_EXPERTS, PRE_NORMS, SINKS, TABLES
 from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig
 from palladio.model.spec.layer_spec import AttentionSpec, ClampedGate, DecoderSpec, LayerSpec, RouterSpec, SparseSpec
 

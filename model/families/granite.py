@@ -4,7 +4,8 @@ import dataclasses
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import ATTENTION, PRE_NORMS, TABLES, layer_rules
+from palladio.model.config.weight_rules import layer_rules
+from palladio.model.config.weight_tables import ATTENTION, PRE_NORMS, TABLES
 from palladio.model.families import llama
 from palladio.model.families.mistral import MIXTRAL_KEYS
 from palladio.model.spec.experts_config import ExpertsConfig

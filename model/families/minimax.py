@@ -2,7 +2,8 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, TABLES, layer_rules
+from palladio.model.config.weight_rules import layer_rules
+from palladio.model.config.weight_tables import ATTENTION, MIXTRAL_EXPERTS, PRE_NORMS, TABLES
 from palladio.model.families.mistral import MIXTRAL_KEYS
 from palladio.model.families.olmo import FLAT_NORMS
 from palladio.model.spec.experts_config import ExpertsConfig

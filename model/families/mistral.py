@@ -2,7 +2,7 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import DECODER_WEIGHTS, MIXTRAL_EXPERTS
+from palladio.model.config.weight_tables import DECODER_WEIGHTS, MIXTRAL_EXPERTS
 from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec
 

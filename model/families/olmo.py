@@ -2,7 +2,8 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import ATTENTION, MLP, TABLES, layer_rules
+from palladio.model.config.weight_rules import layer_rules
+from palladio.model.config.weight_tables import ATTENTION, MLP, TABLES
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
 from palladio.model.spec.rope_config import RopeConfig
 

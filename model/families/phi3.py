@@ -3,7 +3,7 @@
 from palladio.model.base.errors import ConfigError
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import DOWN, FUSED_GATE_UP, FUSED_QKV, OUTPUT, PRE_NORMS, TABLES
+from palladio.model.config.weight_tables import DOWN, FUSED_GATE_UP, FUSED_QKV, OUTPUT, PRE_NORMS, TABLES
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 

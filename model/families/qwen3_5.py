@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from palladio.model.config.weight_rules import SPLIT_DELTA_NET
+from palladio.model.config.weight_tables import SPLIT_DELTA_NET
 from palladio.model.families.qwen3_next import DEFAULTS, HYBRID_WEIGHTS, QWEN3_NEXT, describe_hybrid
 
 DENSE = dataclasses.replace(

@@ -2,7 +2,7 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import FULL, LINEAR, HfConfig
-from palladio.model.config.weight_rules import (
+from palladio.model.config.weight_tables import (
     EXPERTS,
     FUSED_DELTA_NET,
     GATED_ATTENTION,

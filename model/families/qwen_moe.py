@@ -4,7 +4,7 @@ import dataclasses
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import DECODER_WEIGHTS, EXPERTS
+from palladio.model.config.weight_tables import DECODER_WEIGHTS, EXPERTS
 from palladio.model.families.qwen import qwen2_attention, qwen3_attention
 from palladio.model.spec.experts_config import ExpertKeys, ExpertsConfig, sparse_layers
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, RouterSpec, SparseSpec

@@ -2,7 +2,8 @@
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.config.weight_rules import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS, TABLES, layer_rules
+from palladio.model.config.weight_rules import layer_rules
+from palladio.model.config.weight_tables import ATTENTION, LAYER_NORM_BIASES, PRE_NORMS, TABLES
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
 
 

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 
 from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.base.sharding import ShardingRules, on_each_device
-from palladio.model.cache.kv_cache import CacheScales, PagedStep
 from palladio.model.cache.latent_cache import LatentStep
+from palladio.model.cache.paged_cache import CacheScales, PagedStep
 from palladio.model.cache.state_cache import StateStep
 from palladio.model.config.config import ModelConfig
 from palladio.model.layers.divided_tokens import DividedTokens

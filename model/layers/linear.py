@@ -1,9 +1,12 @@
-"""Linear: one matrix product whose kernel may have several output dimensions, so fused projections stay one product."""
+"""Products with a kernel or a table: projections, the token table, and the head of classes."""
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.layers.divided_tokens import DividedTokens
+from palladio.model.spec.classifier import Classifier
 from palladio.model.weights.weight import Dense, Weight
 
 
@@ -37,3 +40,35 @@ class Linear(Module):
         """[T, in] → [T, out…]"""
         out = self.kernel.matmul(x) if self.tokens is None else self.tokens.product(self.kernel, x)
         return out if self.bias is None else out + self.bias[...].astype(out.dtype)
+
+
+class TokenTable(Module):
+    """[V, D], as checkpoints store both the embedding and the output head, so that either can serve as the other."""
+
+    def __init__(self, context: Context, vocab_size: int, hidden_size: int) -> None:
+        self.table: Weight = Dense(context, (vocab_size, hidden_size), ("vocab", None), inputs=1)
+        self.dtype = jnp.dtype(context.activations)
+
+    def embed(self, token_ids: jax.Array) -> jax.Array:
+        """i32[T] → [T, D]"""
+        return self.table.take(token_ids, self.dtype)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """[R, D] → f32[R, V], accumulated in float32."""
+        # Both sides contract their last dimension: on XLA:CPU as fast as a transposed table (bfloat16: far faster).
+        return self.table.matmul(hidden, out_dtype=jnp.float32)
+
+
+class ClassHead(Module):
+    """[L, D] and perhaps a bias [L]; never quantized, whole on every device, and computed in float32."""
+
+    def __init__(self, context: Context, classifier: Classifier, hidden_size: int) -> None:
+        rows = classifier.num_rows
+        self.table = context.param((rows, hidden_size), (None, None), Initializer("uniform", fan_in=1))
+        self.bias = context.param((rows,), (None,), Initializer("zeros")) if classifier.has_bias else None
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """[R, D] → f32[R, L]"""
+        table = self.table[...].astype(jnp.float32)
+        found = jnp.matmul(hidden.astype(jnp.float32), table.T, precision=lax.Precision.HIGHEST)
+        return found if self.bias is None else found + self.bias[...].astype(jnp.float32)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
-from palladio.model.cache.kv_cache import PagedStep
+from palladio.model.cache.paged_cache import PagedStep
 from palladio.model.layers.attention import Attention, LayerContext
 from palladio.model.layers.linear import Linear
 from palladio.model.layers.mlp import GatedMLP, PlainMLP

@@ -19,7 +19,8 @@ from palladio.model.functional import num_bytes
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.layout.parameters import Parameters, placement
 from palladio.model.loading.layout.tensor_layout import TensorLayout
-from palladio.model.loading.orbax_weights import is_converted, restored_arrays
+from palladio.model.loading.manifest import is_converted
+from palladio.model.loading.orbax_weights import restored_arrays
 from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.weights.scaled import Scaled

@@ -18,7 +18,7 @@ from palladio.model.config.registry import find_family
 from palladio.model.config.weight_rules import WeightRule
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.layout.weight_transforms import rows_of_parts
-from palladio.model.loading.orbax_weights import MANIFEST, Manifest, is_converted
+from palladio.model.loading.manifest import MANIFEST, Manifest, is_converted
 from palladio.model.loading.readers.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
 from palladio.model.loading.readers.checkpoint import Checkpoint, has_weights
 from palladio.model.loading.readers.safetensors_file import StoredTensor

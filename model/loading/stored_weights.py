@@ -22,7 +22,8 @@ from palladio.model.base.errors import CheckpointError, MissingKeysError
 from palladio.model.base.sharding import ShardingRules
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.registry import find_family
-from palladio.model.config.weight_rules import CACHE_SCALES, CLASSES, ExpertStorage, WeightRule
+from palladio.model.config.weight_rules import ExpertStorage, WeightRule
+from palladio.model.config.weight_tables import CACHE_SCALES, CLASSES
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.layout.coverage import covers
 from palladio.model.loading.layout.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form

@@ -18,7 +18,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.requests.crash_dump import FORMAT, CrashDump, RecordedSample
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging, escape_control
 from palladio.server.launch import report_error

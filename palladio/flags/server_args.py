@@ -17,18 +17,16 @@ import tyro
 from palladio.flags.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.config.config import (
-    CacheConfig,
-    EngineConfig,
-    ExecutionConfig,
-    ModelSource,
-    SchedulerConfig,
-    SurvivalConfig,
-)
+from palladio.runtime.interface.config.cache_config import CacheConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.config.field_checks import check_choice
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
+from palladio.runtime.interface.config.survival_config import SurvivalConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags

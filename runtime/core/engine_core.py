@@ -1,6 +1,5 @@
 """EngineCore: the engine at token level, in one thread. `step` is schedule, execute, process."""
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -8,25 +7,26 @@ from typing import Self
 
 import jax
 
-from palladio.runtime.core.plan.memory import bytes_in_use
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
+from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
-from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.core.watch.observers import StepHooks, StepObserver
+from palladio.runtime.core.watch.engine_report import EngineReport
 from palladio.runtime.core.watch.step_logger import usual_observers
+from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.execution.batch.token_masks import Int32Array, build_masks
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.compiled.program_cache import ProgramError
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.compile_stats import CompileStats
-from palladio.runtime.interface.messages.messages import ControlReply, EngineStats, LiveRequest, LoadProgress, RankStats
+from palladio.runtime.interface.messages.calls import ControlReply
+from palladio.runtime.interface.messages.engine_state import LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
@@ -71,9 +71,7 @@ class EngineCore:
         self._runner = runner
         self._built = runner.programs.built
         self._known_programs = -1, 0.0  # how many the scheduler knows to be built, and how long steps waited for them
-        self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
-        self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
         self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
@@ -88,6 +86,7 @@ class EngineCore:
         rate = config.cache.cache_self_check
         self._self_check = CacheSelfCheck(rate, scheduler, runner.page_difference, ready.random_seed)
         self._checks_cache = rate > 0.0
+        self._report = EngineReport(scheduler, runner, self._grammars, self._self_check, parts.memory, self._observers)
 
     @classmethod
     def create(
@@ -218,13 +217,8 @@ class EngineCore:
         self._grammars.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
-        """What these requests do and wait for, without those that have ended."""
-        found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
-        requests = list(itertools.chain(*found, self._grammars.explain(request_ids)))
-        for request in requests:
-            for observer in self._observers:
-                observer.add_to_request(request)
-        return requests
+        """Return what these requests do and wait for, without those that have ended."""
+        return self._report.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
@@ -236,25 +230,7 @@ class EngineCore:
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
         """See GetStats."""
-        is_still = not self._scheduler.num_running and not self._self_check.is_running
-        built = self._runner.programs.built
-        stats = EngineStats(
-            ranks=self._scheduler.stats(),
-            unassigned=RankStats(num_waiting=len(self._grammars.waiting), num_waiting_tokens=self._grammars.num_tokens),
-            integrity_error=self._integrity_error() if check_integrity and is_still else None,
-            cache_enabled=self._scheduler.schedulers[0].cache.shares_prefixes,
-            num_self_checks=self._self_check.num_checks,
-            num_self_check_failures=self._self_check.num_failures,
-            compile=CompileStats(len(built.declared), list(built.reports), built.lazy_seconds),
-            memory=self._memory,
-            memory_in_use=bytes_in_use(self._device),
-            num_grammars=self._grammars.num_grammars,
-            grammar_bytes=self._grammars.num_grammar_bytes,
-            pages=self._scheduler.page_maps() if pages else [],
-        )
-        for observer in self._observers:
-            stats = observer.add_to(stats)
-        return stats
+        return self._report.stats(check_integrity=check_integrity, pages=pages)
 
     def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:
         """Passes outputs to the observers, then to the front."""
@@ -389,10 +365,3 @@ class EngineCore:
         """Ends the requests of a step."""
         finish = FinishReason("abort", message=message, status=500)
         return [self._scheduler.fail(r, finish) for r in planned.requests if r.status is not RequestStatus.FINISHED]
-
-    def _integrity_error(self) -> str | None:
-        try:
-            self._scheduler.check_integrity()
-        except AssertionError as error:
-            return str(error)
-        return None

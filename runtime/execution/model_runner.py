@@ -1,129 +1,34 @@
-"""ModelRunner: a scheduler's steps as calls of programs, made by the executor that owns the device's state."""
+"""ModelRunner: a scheduler's steps as calls of programs, which the executor makes."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import jax
 import numpy as np
 
 from palladio.runtime.execution.batch.batch_builder import BatchBuilder, HostBatch, StepForm
-from palladio.runtime.execution.batch.logprob_reader import Int32Array
 from palladio.runtime.execution.batch.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
-from palladio.runtime.execution.batch.step_results import InFlightStep, read_batch
+from palladio.runtime.execution.batch.reading import InFlightStep, Int32Array, read_batch
 from palladio.runtime.execution.compiled.build_order import BuildOrder
-from palladio.runtime.execution.compiled.program_set import StepPrograms
-from palladio.runtime.execution.programs.cache_programs import COMPARED_PAGES, COPIED_STATES, Compare, CopyStates
-from palladio.runtime.execution.programs.draft_programs import Draft, Verify
-from palladio.runtime.execution.programs.program import Program, ProgramKey
-from palladio.runtime.execution.programs.programs import (
-    RESET_TOKENS,
-    Decode,
-    Forward,
-    ForwardMedia,
-    Pool,
-    Reset,
-    Sample,
-    Score,
+from palladio.runtime.execution.device_executor import DeviceExecutor
+from palladio.runtime.execution.programs.cache_programs import (
+    COMPARED_PAGES,
+    COPIED_STATES,
+    Compare,
+    CopyStates,
     Tables,
-    WriteEmbeds,
-    slot_rules,
 )
+from palladio.runtime.execution.programs.draft_programs import Draft, Verify
+from palladio.runtime.execution.programs.forward_programs import Forward, ForwardMedia, Pool, WriteEmbeds
+from palladio.runtime.execution.programs.program import Program, ProgramKey
+from palladio.runtime.execution.programs.sampling_programs import RESET_TOKENS, Decode, Reset, Sample, Score, slot_rules
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
-from palladio.runtime.execution.state.device_state import DeviceState, Weights
-from palladio.runtime.execution.state.ranks import HostArray
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.state.request import Request
-
-OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
-
-
-def tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    """Where there are no other hosts."""
-
-
-class DeviceExecutor:
-    """Runs programs by key. The state after some calls depends on nothing but the calls: several hosts that make the
-    same ones in the same order hold the same state, each its devices' part.
-
-    Args:
-        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
-
-    Attributes:
-        programs: that it runs.
-        state: what they read and update.
-        ranks: whose arrays programs take and give.
-    """
-
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = tell_nobody) -> None:
-        design = programs.design
-        self.programs = programs
-        self.ranks = design.shape.ranks
-        sizes = programs.buckets.sample if design.generates else ()
-        self.state = state._replace(
-            head=design.head.select(state.weights), all_allowed={size: self._no_mask(size) for size in sizes}
-        )
-        self._num_pages = design.shape.cache.num_pages(state.kv_cache, design.shape.mesh)
-        self._on_call = on_call
-
-    def run(self, key: ProgramKey, *arrays: Sequence[HostArray]) -> Any:
-        """Dispatches a program and returns before the device has run it. Returns what it gives to the host, of which
-        `ranks.take` is one rank's part; see the classes of programs.
-
-        Args:
-            arrays: those of `Program.from_host`, each as a list by rank.
-
-        Raises:
-            ProgramError: the program cannot be made; the state is as it was.
-        """
-        return self.call(key, *map(self.ranks.stack, arrays))
-
-    def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
-        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
-        return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
-
-    def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
-        compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
-        self._on_call(key, arrays)
-        self.state, given = program.run(compiled, state, arrays)
-        return given
-
-    def reset_state(self) -> None:
-        """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
-        self._on_call(None, ())
-        state, shape = self.state, self.programs.design.shape
-        for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
-            array.delete()  # first: there is no room for both
-        fresh = shape.allocate(state.weights, self._num_pages)
-        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
-
-    def use_weights(self, weights: Weights) -> None:
-        """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
-        that reads them may be called."""
-        for array in self.state.weights:
-            array.delete()
-        head = self.programs.design.head.select(weights) if weights else ()
-        self.state = self.state._replace(weights=weights, head=head)
-
-    def release_cache(self) -> None:
-        """Deletes the KV cache. No program that takes it may be called before `restore_cache`."""
-        for array in jax.tree.leaves(self.state.kv_cache):
-            array.delete()
-        self.state = self.state._replace(kv_cache=())
-
-    def restore_cache(self) -> None:
-        """Makes the KV cache anew, of the same size."""
-        shape = self.programs.design.shape
-        self.state = self.state._replace(kv_cache=shape.allocate_cache(self._num_pages))
-
-    def _no_mask(self, num_rows: int) -> jax.Array:
-        masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
-        array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
-        return array
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

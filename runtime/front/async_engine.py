@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,35 +14,32 @@ from palladio.runtime.front.control.control_calls import UNANSWERED, ControlCall
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
-from palladio.runtime.front.requests.crash_dump import CrashDumper, prepare_folder
+from palladio.runtime.front.launch_inputs import load_tokenizer, resolve_config
+from palladio.runtime.front.requests.crash_dump import CrashDumper
 from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath, not_ready
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.front.requests.request_table import RequestTable
-from palladio.runtime.front.requests.samples import RequestIntake
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineBusy,
-    EngineFailed,
-    EngineReady,
-    EngineStats,
     Explain,
     FlushCache,
     FromEngine,
     GetStats,
-    LiveRequest,
-    LoadProgress,
     StepOutputs,
     ToEngine,
 )
+from palladio.runtime.interface.messages.engine_state import EngineBusy, EngineFailed, EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.process.transport import EngineTransport, Liveness
-from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source
-from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.process.liveness import Liveness
+from palladio.runtime.process.transport import EngineTransport
+from palladio.runtime.text.hub.hub import read_sampling_defaults
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 _STOP_TIMEOUT = 10.0
@@ -228,10 +224,12 @@ class AsyncEngine:
 
     async def _launch(self) -> None:
         try:
-            config = await self._resolve()
+            config = await resolve_config(self.config, self._on_message)
+            self.sampling_defaults = read_sampling_defaults(Path(config.source.model_path))
+            self._resolved = config
             if not self._transport.shares_interpreter:  # two threads importing jax and transformers get in each
                 self._transport.start(config, self._on_message)  # other's way; two processes save the time
-            self.tokenizer = await self._load_tokenizer(config.source)
+            self.tokenizer = await load_tokenizer(config.source)
             self._tokenizer_loaded = True
             if self._transport.shares_interpreter:
                 self._transport.start(config, self._on_message)
@@ -243,36 +241,6 @@ class AsyncEngine:
         self._become_ready()
         if self._phase == "dead":
             await self._transport.stop(_STOP_TIMEOUT_STARTING)
-
-    async def _load_tokenizer(self, source: ModelSource) -> Tokenizer | None:
-        if source.skip_tokenizer_init:
-            return None
-        folder = source.tokenizer_path or source.model_path
-        return await asyncio.to_thread(Tokenizer.load, folder, trust_remote_code=source.trust_remote_code)
-
-    async def _resolve(self) -> EngineConfig:
-        """The configuration with local directories, as the engine is told.
-
-        Raises:
-            ConfigError: there is no such model, or nothing can be written to the folder for crash dumps.
-        """
-        config, survival = self.config, self.config.survival
-        if survival.crash_dump_folder is not None:
-            folder = prepare_folder(survival.crash_dump_folder).resolve()
-            survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
-        loop = asyncio.get_running_loop()
-
-        def tell(progress: LoadProgress) -> None:
-            loop.call_soon_threadsafe(self._on_message, progress)
-
-        stop = threading.Event()
-        try:
-            source = await asyncio.to_thread(resolve_source, config.source, told=Told(tell, stop=stop))
-        finally:
-            stop.set()  # else its thread would go on with a download, and this process could not end
-        self.sampling_defaults = read_sampling_defaults(Path(source.model_path))
-        self._resolved = dataclasses.replace(config, source=source, survival=survival)
-        return self._resolved
 
     def _become_ready(self) -> None:
         if self._phase == "starting" and self._info is not None and self._tokenizer_loaded:

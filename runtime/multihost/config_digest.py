@@ -7,7 +7,8 @@ from pathlib import Path
 
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_bytes
 from palladio.model.loading.readers.checkpoint import has_weights, weight_files
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.version import __version__
 
 # What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.

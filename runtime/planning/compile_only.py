@@ -12,7 +12,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from palladio.model.base.sharding import make_mesh
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import ProgramKey

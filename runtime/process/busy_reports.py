@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from palladio.runtime.interface.messages.messages import EngineBusy
-from palladio.runtime.telemetry.logs import Activity, CurrentActivity
+from palladio.runtime.interface.messages.engine_state import EngineBusy
+from palladio.runtime.telemetry.activity import Activity, CurrentActivity
 
 _INTERVAL = 0.5  # seconds
 

@@ -12,23 +12,20 @@ import msgspec
 import zmq
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineBusy,
-    EngineFailed,
-    EngineReady,
     Explain,
     FlushCache,
     FromEngine,
     GetStats,
-    LoadProgress,
     Shutdown,
     StartProfile,
     StepOutputs,
     StopProfile,
     ToEngine,
 )
+from palladio.runtime.interface.messages.engine_state import EngineBusy, EngineFailed, EngineReady, LoadProgress
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.telemetry.logs import LogFormat

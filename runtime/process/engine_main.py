@@ -26,7 +26,8 @@ import msgspec
 import zmq
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import EngineFailed, FromEngine, LoadProgress, ToEngine
+from palladio.runtime.interface.messages.calls import FromEngine, ToEngine
+from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
 from palladio.runtime.process.codec import (
     FROM_ENGINE,
     TO_ENGINE,
@@ -36,7 +37,7 @@ from palladio.runtime.process.codec import (
     open_socket,
     to_engine_codec,
 )
-from palladio.runtime.process.transport import TokenEngine, resolve_factory, run_engine
+from palladio.runtime.process.engine_loop import TokenEngine, resolve_factory, run_engine
 from palladio.runtime.telemetry.logs import configure_logging
 
 _YOUNG_OBJECTS = 20_000  # before a collection; a step of many requests makes 1,000 and is soon gone with all of them

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zmq
 
-from palladio.runtime.interface.messages.messages import FromEngine, ToEngine
+from palladio.runtime.interface.messages.calls import FromEngine, ToEngine
 from palladio.runtime.process.codec import (
     FROM_ENGINE,
     TO_ENGINE,

@@ -20,7 +20,7 @@ import zmq
 
 from palladio.runtime.interface.config.kv_events_config import FLAG, MAX_COUNT, KVEventsSettings, at_rank, is_bound
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.outputs.event_counts import EventCounts
+from palladio.runtime.interface.outputs.counts import EventCounts
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _PATIENCE = 1.0  # seconds that an orderly end takes at most

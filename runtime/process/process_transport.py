@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import EngineFailed, EngineReady, FromEngine, Shutdown, ToEngine
+from palladio.runtime.interface.messages.calls import FromEngine, Shutdown, ToEngine
+from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady
 from palladio.runtime.process.codec import Bootstrap
 from palladio.runtime.process.engine_child import ENGINE_CORE, EarlyEngine, spawn
 from palladio.runtime.process.engine_sockets import EngineSockets

@@ -12,9 +12,10 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Sequence
 
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput, WaitReason
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.request_trace import WaitReason
 from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledBatch, ScheduledStep

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.outputs import WaitReason
+from palladio.runtime.interface.outputs.request_trace import WaitReason
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, StepKind
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, ScheduledRow

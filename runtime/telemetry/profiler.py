@@ -20,7 +20,7 @@ from palladio.runtime.interface.messages.profile_options import (
     ProfileOptions,
     ProfileReport,
 )
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 from palladio.runtime.telemetry.process_memory import give_back, resident_bytes
 
 _PROBE = b"\0" * 4096  # a full disk takes a name, but no bytes

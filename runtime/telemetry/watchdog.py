@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from palladio.runtime.folders.private_folder import keep_newest
-from palladio.runtime.telemetry.logs import Activity, CurrentActivity
+from palladio.runtime.telemetry.activity import Activity, CurrentActivity
 
 _STDERR = 2  # the descriptor: sys.stderr has none in a notebook
 _VERBS = MappingProxyType({"compile": "compiling", "profile": "writing", "weights": "loading"})  # what may take long

@@ -69,18 +69,18 @@ from palladio.runtime.grammar.limits import MAX_LEAST_CHARACTERS, MAX_OPTIONAL
 from palladio.runtime.grammar.llguidance_backend import MAX_GRAMMAR_BYTES
 from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
-from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.request import generation_request, token_rules
-from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES
-from palladio.runtime.interface.request.generation_request import MAX_SALT_LENGTH
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
-from palladio.runtime.interface.request.token_rules import (
+from palladio.runtime.interface.request import parameter_checks, sampling_params
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
+from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.runtime.interface.request.parameter_checks import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_PATTERN,
     MAX_STOP_PATTERNS,
 )
+from palladio.runtime.interface.request.request_options import MAX_SALT_LENGTH
 from palladio.runtime.text.templates.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -213,14 +213,14 @@ def test_limits() -> None:
     assert numbers == [
         MAX_SAMPLES,
         *(MAX_IDS, MAX_PAIRED, MAX_SCORES),
-        generation_request.MAX_N,
-        generation_request.MAX_LOGPROBS,
-        generation_request.MAX_LOGIT_BIAS,
+        sampling_params.MAX_N,
+        sampling_params.MAX_LOGPROBS,
+        sampling_params.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
         MAX_LOGPROB_IDS,
-        *(token_rules.MAX_STOP_STRINGS, token_rules.MAX_STOP_LENGTH, token_rules.MAX_STOP_CHARACTERS),
+        *(parameter_checks.MAX_STOP_STRINGS, parameter_checks.MAX_STOP_LENGTH, parameter_checks.MAX_STOP_CHARACTERS),
         *(MAX_STOP_PATTERNS, MAX_PATTERN, MAX_PATTERNS),
-        token_rules.MAX_STOP_TOKEN_IDS,
+        parameter_checks.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,

@@ -11,7 +11,7 @@ from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.core.plan.memory import MemoryPlan
-from palladio.runtime.interface.messages.messages import MemoryReport
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from tests.fake_engine import FakeEngine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

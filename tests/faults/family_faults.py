@@ -80,7 +80,7 @@ FAMILY_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the smallest decode step of an accelerator has one row",
-        "runtime/core/plan/sizing.py",
+        "runtime/core/plan/platform_defaults.py",
         "min_decode=2,",
         "min_decode=1,",
         ("tests/runtime/core/plan/test_sizing.py",),

@@ -285,7 +285,7 @@ FAULTS = (
     ),
     Fault(
         "a seed's upper half is not used",
-        "runtime/execution/sampling/gumbel_noise.py",
+        "runtime/execution/sampling/draws.py",
         "_threefry((seeds[:, 1], seeds[:, 0]),",
         "_threefry((0 * seeds[:, 1], seeds[:, 0]),",
         SAMPLER,
@@ -371,7 +371,7 @@ FAULTS = (
     ),
     Fault(
         "a CPU compiles everything before the first request",
-        "runtime/core/plan/sizing.py",
+        "runtime/core/plan/platform_defaults.py",
         'compile="background"',
         'compile="full"',
         ("tests/runtime/core/plan/test_sizing.py",),

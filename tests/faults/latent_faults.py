@@ -56,7 +56,7 @@ LATENT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "decode steps get what XLA is told of prompts",
-        "runtime/execution/programs/compiler_options.py",
+        "runtime/execution/programs/program.py",
         " and num_tokens >= LEAST_TOKENS",
         "",
         ("tests/runtime/execution/programs/test_compiler_options.py",),

@@ -74,7 +74,7 @@ EIGHT_BIT_FAULTS = (
     ),
     Fault(
         "a self-check compares int8 without its scales",
-        "model/cache/kv_cache.py",
+        "model/cache/paged_cache.py",
         "astype(jnp.float32) * jnp.repeat(scales, W // 2, axis=-1)",
         "astype(jnp.float32) + 0 * jnp.repeat(scales, W // 2, axis=-1)",
         ("tests/runtime/core/test_cache_of_8_bits.py",),
@@ -282,7 +282,7 @@ MODEL_FAULTS = (
     # Scores and classes
     Fault(
         "the bias of a head that classifies is dropped",
-        "model/layers/class_head.py",
+        "model/layers/linear.py",
         "found if self.bias is None else found + self.bias[...].astype(jnp.float32)",
         "found",
         CLASSES,
@@ -303,7 +303,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "padding at a text's end counts",
-        "runtime/front/requests/samples.py",
+        "runtime/front/requests/intake.py",
         "embedding.classes.without_padding(prompt_ids)",
         "prompt_ids",
         CLASSES,
@@ -324,7 +324,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a query and its document are tokenized as one text",
-        "runtime/interface/request/classes.py",
+        "runtime/interface/request/embedding.py",
         'else "joined" if self.joins else "paired"',
         'else "joined" if self.joins else "joined"',
         PAIRS,
@@ -360,7 +360,7 @@ MODEL_FAULTS = (
     ),
     Fault(
         "a layer with a state goes by the second block table",
-        "model/cache/kv_cache.py",
+        "model/cache/groups.py",
         "Place(self.num_tables, self.num_arrays + n)",
         "Place(1, self.num_arrays + n)",
         STATES,

@@ -52,7 +52,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a CPU keeps bfloat16 that the files do not have",
-        "runtime/core/plan/sizing.py",
+        "runtime/core/plan/dtypes.py",
         "return has_bfloat16 and smallest",
         "return smallest",
         ("tests/runtime/core/plan/test_sizing.py",),

@@ -9,7 +9,9 @@ from typing import Final, Literal
 
 from palladio.model.config.quantization_config import FORMATS
 from palladio.model.config.quantization_flag import QUANTIZATIONS
-from palladio.runtime.interface.config.config import CacheConfig, ExecutionConfig, ModelSource
+from palladio.runtime.interface.config.cache_config import CacheConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from tests.flag_matrix.files import FILES
 

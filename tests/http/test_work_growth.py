@@ -24,16 +24,18 @@ from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.field_warnings import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.front.requests.request_table import RequestTable
-from palladio.runtime.front.requests.samples import RequestIntake
-from palladio.runtime.front.requests.sglang_api import Results, expand_requests
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import Results
 from palladio.runtime.front.requests.token_scores import next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput, TokenLogprob
-from palladio.runtime.interface.request.classes import ClassSpec
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
 from palladio.runtime.interface.request.foreign_fields import judge
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers import tokenizer as tokenizer_module
 from palladio.runtime.text.tokenizers.stop_regex import StopPattern, read_pattern
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

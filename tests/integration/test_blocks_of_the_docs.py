@@ -13,7 +13,7 @@ import pytest
 
 from palladio.flags.default_model import default_model_path
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.docs.doc_blocks import blocks
 from tests.fake_engine import FakeEngine

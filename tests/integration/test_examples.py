@@ -13,7 +13,7 @@ import pytest
 
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server

@@ -17,7 +17,7 @@ from palladio.pallas_kernels.cpu_native.forms import FLAGS, Form, forms_of
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import with_native_kernels
-from palladio.runtime.interface.config.config import ExecutionConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 from tests import compile_cache
 from tests.native_forms import load_every_form, needs_compiler

@@ -17,24 +17,14 @@ from pathlib import Path
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.messages import (
-    ControlReply,
-    EngineReady,
-    EngineStats,
-    LiveRequest,
-    LoadProgress,
-    RankStats,
-)
+from palladio.runtime.interface.messages.calls import ControlReply
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest, RankStats
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileReport
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-)
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.telemetry.activity import Activity
 
 FACTORY = "tests.runtime.fake_core:FakeEngineCore.create"
 VOCAB_SIZE = 384

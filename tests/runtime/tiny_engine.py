@@ -10,15 +10,20 @@ import numpy as np
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.core.start import startup
-from palladio.runtime.core.watch.observers import StepObserver
+from palladio.runtime.core.start.build_scheduler import build_scheduler
+from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTrace, TokenLogprob
+from palladio.runtime.interface.outputs.request_trace import RequestTrace
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.outputs.timeline import Timeline
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests import compile_cache
@@ -102,7 +107,7 @@ class TinyEngine:
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
         groups = parts.runner.programs.design.shape.page_groups
         num_pages = groups.num_tables * -(-config.cache.max_total_tokens // groups.page_size) + 1
-        scheduler = startup.build_scheduler(
+        scheduler = build_scheduler(
             config, limits, parts.scheduler.buckets, num_pages, groups, 0, parts.ready.embedding
         )
         parts = dataclasses.replace(parts, scheduler=scheduler)

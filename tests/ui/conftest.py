@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.messages.messages import EngineReady
+from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from tests.http.conftest import running_server
 from tests.http.observability.metrics.test_deploy import queries, wanted

@@ -9,7 +9,8 @@ from palladio.http.observability.dashboard.series import describe_latencies
 from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_state import EngineReady
+from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 
 MOST_PROGRAMS = 8  # that took longest
 

@@ -12,7 +12,7 @@ from palladio.http.observability.metrics.engine_stats import STATS_TIMEOUT, Shar
 from palladio.http.observability.observer import Observer
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.interface.messages.page_map import PageMap
 
 INTERVAL = 1.0  # seconds between two rows

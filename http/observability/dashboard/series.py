@@ -8,7 +8,7 @@ import numpy as np
 
 from palladio.http.observability.dashboard.history import Columns, History, Row
 from palladio.http.observability.records.front_counts import FrontMetrics
-from palladio.runtime.interface.messages.messages import EngineStats, HistogramData
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData
 
 WINDOW = 10.0  # seconds over which percentiles and shares are taken, as far as rows lie closer together
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}

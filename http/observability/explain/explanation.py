@@ -5,15 +5,9 @@ from typing import Any
 
 from palladio.http.observability.explain.timeline_fields import timeline_fields
 from palladio.http.observability.records.request_record import RequestRecord, SampleRecord
-from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
-from palladio.runtime.interface.outputs.outputs import (
-    DecodeSteps,
-    RequestOutput,
-    RequestTimes,
-    RequestTimings,
-    RequestTrace,
-    WaitTimes,
-)
+from palladio.runtime.interface.messages.engine_stats import LiveRequest, QueueState
+from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps, RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.timeline import Timeline
 
 Story = RequestOutput | LiveRequest  # of a sample that has ended, or of one that has not

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 
 STATS_TIMEOUT = 2.0  # seconds; an engine that needs longer counts as one that does not answer
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from palladio.http.observability.metrics.metric import Metric, Samples, one
 from palladio.http.observability.records.front_counts import FrontMetrics
-from palladio.runtime.telemetry.logs import Histogram
+from palladio.runtime.telemetry.histogram import Histogram
 
 
 def _histogram(read: Callable[[FrontMetrics], Histogram | None]) -> Callable[[FrontMetrics], Samples | None]:

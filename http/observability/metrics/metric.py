@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from palladio.runtime.interface.messages.messages import HistogramData
+from palladio.runtime.interface.messages.engine_stats import HistogramData
 
 T = TypeVar("T")
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

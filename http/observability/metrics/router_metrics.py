@@ -4,7 +4,8 @@ data-parallel ranks together: schedulers take one sample a server."""
 import time
 
 from palladio.http.observability.metrics.metric import Metric, Samples, one
-from palladio.runtime.interface.messages.messages import EngineReady, EngineStats
+from palladio.runtime.interface.messages.engine_state import EngineReady
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 
 
 def _pages(size_label: str, count_label: str) -> Metric[EngineReady]:

@@ -3,10 +3,8 @@
 import collections
 
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.outputs.outputs import (
-    RequestTimings,
-)
-from palladio.runtime.telemetry.logs import Histogram
+from palladio.runtime.interface.outputs.request_output import RequestTimings
+from palladio.runtime.telemetry.histogram import Histogram
 
 # Upper bounds, seconds. They reach from a single short answer to a long one behind a long queue.
 FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)

@@ -14,8 +14,8 @@ from typing import Any
 from palladio.http.observability.records.request_record import RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.prompt_parts import text_ids
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.telemetry.logs import fields, make_formatter
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

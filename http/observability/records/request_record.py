@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from palladio.http.observability.records.front_counts import FrontMetrics
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestOutput,
-    RequestTimes,
-    RequestTimings,
-    RequestTrace,
-)
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.outputs.token_output import FinishReason
+from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 RecordStatus = Literal["live", "finished", "failed"]

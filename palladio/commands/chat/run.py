@@ -21,7 +21,7 @@ from palladio.processes.child import python_path
 from palladio.processes.early_signals import INTERRUPTED
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.terminal.conversation import Conversation
 from palladio.terminal.settings import Settings
 

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 AT_ONCE = 256  # requests that the engine has; the rest waits here

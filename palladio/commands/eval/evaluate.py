@@ -16,7 +16,8 @@ from palladio.flags.gpu_memory import gpu_memory
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, PalladioError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.server.launch import read_command, report_error
 

@@ -7,7 +7,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from palladio.commands.eval.engine_scores import EngineScores
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 _USUAL_ANSWER = 256  # tokens, where a task says nothing; lm-eval's own default
 

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from palladio.model.config.config import DTYPES, ModelConfig, read_model_dir
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.loading.orbax_weights import convert, is_converted
+from palladio.model.loading.manifest import is_converted
+from palladio.model.loading.orbax_weights import convert
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.runtime.core.plan.class_tokens import with_class_tokens
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_model_path
 from palladio.runtime.text.hub.hub_download import Told

@@ -24,7 +24,7 @@ from palladio.pallas_kernels.narrow_matmul.config import TUNED, table_path
 from palladio.pallas_kernels.narrow_matmul.tuning import best_padding, least_hidden_size, measure
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import with_native_kernels
-from palladio.runtime.interface.config.config import ExecutionConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.server.launch import run_worker
 from palladio.version import __version__

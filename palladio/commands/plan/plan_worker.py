@@ -20,7 +20,7 @@ import msgspec
 from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.loading.orbax_weights import is_converted
+from palladio.model.loading.manifest import is_converted
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.kernel_choice import choose_kernels

@@ -24,29 +24,19 @@ from palladio.model.loading.stored_config import agree_with_weights
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.kernel_choice import kernels_of, plan_cache
 from palladio.runtime.core.plan.memory import MemoryNeeds, MemoryPlan, device_memory
-from palladio.runtime.core.plan.sizing import (
-    CompileMode,
-    Dtypes,
-    EngineLimits,
-    PlatformDefaults,
-    check_experts,
-    check_states,
-    compile_mode,
-    joined_passes,
-)
+from palladio.runtime.core.plan.platform_defaults import CompileMode, PlatformDefaults, compile_mode
+from palladio.runtime.core.plan.sizing import EngineLimits, check_experts, check_states, joined_passes
 from palladio.runtime.core.plan.small_gguf import as_multiplied
 from palladio.runtime.core.plan.state_sizing import with_states
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
 from palladio.runtime.execution.batch.media_rows import pool_rows
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 from palladio.runtime.execution.compiled.out_of_memory import compile_advice
-from palladio.runtime.execution.compiled.program_cache import (
-    AroundBuild,
-    CompileMonitor,
-    ProgramCache,
-    use_persistent_cache,
-)
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
+from palladio.runtime.execution.compiled.program_cache import AroundBuild, ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.program_store import ProgramStore
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
@@ -55,7 +45,7 @@ from palladio.runtime.execution.state.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number

@@ -27,10 +27,10 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ra
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
-from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.execution.state.device_state import DeviceShape
-from palladio.runtime.interface.config.config import ExecutionConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.errors import ConfigError
 
 logger = logging.getLogger("palladio.engine")

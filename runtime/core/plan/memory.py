@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import MemoryReport
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
 
 # What a plan may give away, where --mem-fraction-static does not say. The rest of an accelerator is left to its
 # runtime and to fragmentation: all that the programs need is in the plan.

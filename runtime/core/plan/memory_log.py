@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from palladio.model.decoder import CausalLM
 from palladio.model.loading.load_model import describe_weights
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.memory import DeviceMemory
-from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.telemetry.process_memory import resident_bytes
 
 logger = logging.getLogger("palladio.engine")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, room_for_cache, round_down
-from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.execution.state.device_state import DeviceShape, bytes_per_device
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError

@@ -11,7 +11,7 @@ from palladio.runtime.core.start.warmup import describe_programs
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")

@@ -16,9 +16,9 @@ from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.multihost.bootstrap import join
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 from palladio.runtime.text.hub.hub import resolve_source
 
 logger = logging.getLogger("palladio.engine")

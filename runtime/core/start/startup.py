@@ -8,49 +8,36 @@ import time
 from collections.abc import Callable, Iterator
 
 import jax
-import jax.numpy as jnp
 
-from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model, num_parameters, weight_bytes
-from palladio.model.spec.layer_spec import AttentionSpec
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import MemoryPlan
 from palladio.runtime.core.plan.memory_log import Memory, log_loaded
-from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.core.plan.state_sizing import describe_snapshots
+from palladio.runtime.core.start.build_scheduler import build_scheduler
 from palladio.runtime.core.start.installation import find_conflicts
-from palladio.runtime.core.start.kv_events import open_events
+from palladio.runtime.core.start.limits import ready_of
+from palladio.runtime.core.start.startup_log import describe_engine, log_limits, log_pool
 from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.model_runner import DeviceExecutor, ModelRunner, tell_nobody
+from palladio.runtime.execution.device_executor import DeviceExecutor, tell_nobody
+from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress, MemoryReport, WeightsSize
-from palladio.runtime.interface.request.classes import ClassSpec
-from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.pooling import EmbeddingSpec, Pooling
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.multihost.coordinator import HostCoordinator
-from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.cache.cache_manager import CacheManager
-from palladio.runtime.scheduling.dp_router import DataParallelRouter
-from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler, EngineScheduler
-from palladio.runtime.scheduling.policy.batch_share import BatchShare
-from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
-from palladio.runtime.scheduling.scheduler import Scheduler
-from palladio.runtime.scheduling.state.page_groups import PageGroups
-from palladio.runtime.telemetry.logs import Activity
-
-# With --load-balance-method prefix, a rank may be busier than others by this part of its KV cache.
-SLACK_PARTS = 4
+from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
+from palladio.runtime.telemetry.activity import Activity
 
 logger = logging.getLogger("palladio.engine")
 
@@ -142,7 +129,7 @@ def build_executor(
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
         state = design.shape.allocate(weights, design.plan.num_pages)
-        _log_pool(design)
+        log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
     executor = DeviceExecutor(state, design.programs, listener.call)
@@ -179,10 +166,10 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
     runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy", order=order)
-    ready = _ready(design, built.warm_up.seconds, built.weights)
+    ready = ready_of(design, built.warm_up.seconds, built.weights)
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
-    _log_limits(design)
+    log_limits(design)
     built.warm_up.go_on()
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(
@@ -193,90 +180,6 @@ def build_engine_parts(
     memory = ModelMemory(WeightLoader(design), built.executor, agree)
     tell = (lambda order, path: None) if hosts is None else hosts.order
     return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, memory, tell)
-
-
-def build_scheduler(
-    config: EngineConfig,
-    limits: EngineLimits,
-    buckets: Buckets,
-    num_pages: int,
-    groups: PageGroups,
-    seed: int,
-    embedding: EmbeddingSpec | None = None,
-) -> EngineScheduler:
-    """The host's half of an engine: scheduler, queue and cache manager of each data-parallel rank.
-
-    Args:
-        num_pages: of each rank. groups: which block tables requests have pages for.
-        embedding: see EngineReady. What is pooled from all of a prompt is not known of a cached prefix.
-    """
-    options = config.scheduler
-    low_values_first, by_priority = options.schedule_low_priority_values_first, options.schedule_policy == "priority"
-    scheduler_limits = SchedulerLimits(
-        max_running=limits.max_running,
-        max_queued=options.max_queued_requests,
-        max_step_tokens=limits.max_step_tokens,
-        splits_prompts=limits.chunk != -1,
-        mixes=limits.mixes,
-        num_decode_steps=options.num_continuous_decode_steps or 1,
-        joined_passes=limits.joined_passes,
-        num_drafts=config.speculative.num_drafts,
-        preemption_threshold=options.priority_scheduling_preemption_threshold if by_priority else None,
-        low_values_first=low_values_first,
-        conservativeness=options.schedule_conservativeness,
-    )
-    schedulers = []
-    share = BatchShare(options.background_slowdown)
-    for events in open_events(config, limits.num_ranks, groups.page_size):
-        cache = CacheManager(
-            num_pages,
-            groups,
-            shares_prefixes=shares_prefixes(config, groups, None if embedding is None else embedding.pooling),
-            eviction_policy=config.cache.radix_eviction_policy,
-            events=events,
-        )
-        waiting = WaitingQueue.create(
-            options.schedule_policy, cache.tree, groups.page_size, low_values_first=low_values_first, seed=seed
-        )
-        schedulers.append(Scheduler(scheduler_limits, buckets, cache, waiting, share))
-    if len(schedulers) == 1:
-        return schedulers[0]
-    num_tokens = schedulers[0].cache.num_total_tokens
-    router = DataParallelRouter(config.parallel.load_balance_method, limits.num_ranks, num_tokens // SLACK_PARTS)
-    return DataParallelScheduler(schedulers, router)
-
-
-def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | None) -> bool:
-    """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
-    return not config.cache.disable_radix_cache and pooling in (None, "last") and groups.can_share
-
-
-def describe_engine(design: EnginePlan) -> str:
-    """One line: what the engine runs on, and how."""
-    device, shape = design.device, design.shape
-    found = len(jax.devices())
-    used = shape.mesh.devices.size
-    count = f"{used}" if used == found else f"{used} of {found}"
-    prefixes = shares_prefixes(
-        design.config, shape.page_groups, None if shape.pooling is None else shape.pooling.method
-    )
-    return (
-        f"Engine: device={count} x {device.device_kind} ({device.platform}), "
-        f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "
-        f"kv_cache_dtype={shape.cache.spec.dtype.name}{_cache_scales(design)}, page_size={shape.page_size}, "
-        f"prefix_cache={'on' if prefixes else 'off'}"
-    )
-
-
-def _cache_scales(design: EnginePlan) -> str:
-    """Which a cache of 8 bits has, and whether the checkpoint has some that are not used; "" where there are none."""
-    dtype = design.shape.cache.spec.dtype
-    attentions = (layer.attention for layer in design.model.layers)
-    has_scales = any(isinstance(spec, AttentionSpec) and spec.has_cache_scales for spec in attentions)
-    if dtype.itemsize == 1:
-        of_floats = "scales of the checkpoint" if has_scales else "scales of 1"
-        return f" ({'a scale for each token and head' if dtype == jnp.int8 else of_floats})"
-    return " (the checkpoint's scales are for fp8_e4m3)" if has_scales else ""
 
 
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
@@ -320,69 +223,3 @@ def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:
             f"{(memory.planned - memory.usable) / 2**30:.2f} GiB more than is free; "
             f"{step_advice(memory, plan.total_tokens)}"
         )
-
-
-def _ready(design: EnginePlan, seconds: float, weights: WeightsSize) -> EngineReady:
-    reports, pooling = design.programs.built.reports, design.shape.pooling
-    return EngineReady(
-        context_length=design.limits.context_length,
-        max_total_tokens=design.plan.num_tokens,
-        max_running_requests=design.limits.total_running,
-        chunked_prefill_size=design.limits.chunk,
-        page_size=design.shape.page_size,
-        model_type=design.model.model_type,
-        architecture=design.model.architecture,
-        vocab_size=design.shape.num_valid_tokens,
-        eos_token_ids=list(design.model.eos_token_ids),
-        device=f"{design.device.platform}: {design.device.device_kind}",
-        dtype=jnp.dtype(design.dtypes.weights).name,
-        num_programs=len(reports),
-        compile_seconds=seconds,
-        cache_hits=sum(report.result == "hit" for report in reports),
-        random_seed=design.seed,
-        attention_kernels=design.kernels.attention,
-        embedding=None if pooling is None else _embedding(design.model, pooling),
-        num_ranks=design.shape.ranks.num_ranks,
-        weights=weights,
-        embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
-        if design.shape.num_embeds
-        else None,
-        longest_request=design.shape.page_groups.longest_request(
-            design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
-        ),
-    )
-
-
-def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
-    classifier = model.classifier
-    if classifier is None:
-        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes)
-    names = list(classifier.labels)
-    judges, joins = classifier.is_difference, bool(classifier.tokens)
-    classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
-    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes)
-
-
-def _log_pool(design: EnginePlan) -> None:
-    half, num_tokens = design.plan.report.kv_cache / 2 / 2**30, design.plan.total_tokens
-    logger.info("KV Cache is allocated. #tokens: %d, K size: %.2f GB, V size: %.2f GB", num_tokens, half, half)
-    logger.info("Memory pool end. avail mem=%.2f GB", Memory.now().available)
-    if design.device.platform == "cpu":
-        logger.info(
-            "Resident memory: %.2f GB; the KV cache grows to %.2f GB as requests fill it",
-            Memory.now().resident,
-            2 * half,
-        )
-
-
-def _log_limits(design: EnginePlan) -> None:
-    logger.info(
-        "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, "
-        "context_len=%d, available_gpu_mem=%.2f GB",
-        design.plan.total_tokens,
-        design.limits.chunk,
-        design.config.scheduler.max_prefill_tokens,
-        design.limits.total_running,
-        design.limits.context_length,
-        Memory.now().available,
-    )

@@ -10,8 +10,8 @@ from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.execution.compiled.build_order import BuildOrder
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.interface.messages.compile_stats import ProgramReport
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
+from palladio.runtime.interface.messages.engine_stats import ProgramReport
 from palladio.runtime.telemetry.process_memory import give_back
 
 OnProgress = Callable[[LoadProgress], None]

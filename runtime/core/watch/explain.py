@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Self
 
-from palladio.runtime.interface.messages.messages import LiveRequest, QueueState
+from palladio.runtime.interface.messages.engine_stats import LiveRequest, QueueState
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 

@@ -6,19 +6,16 @@ import logging
 import time
 
 from palladio.runtime.core.start.startup import EngineParts
-from palladio.runtime.core.watch.observers import (
-    DeviceIdle,
-    ProfiledSteps,
-    PublishedPages,
-    RecompileCounter,
-    StepObserver,
-    TimelineRecorder,
-)
-from palladio.runtime.execution.batch.step_results import InFlightStep
+from palladio.runtime.core.watch.device_idle import DeviceIdle
+from palladio.runtime.core.watch.recompile_counter import RecompileCounter
+from palladio.runtime.core.watch.step_forwarders import ProfiledSteps, PublishedPages
+from palladio.runtime.core.watch.step_observer import StepObserver
+from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
+from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, RankStats
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
-from palladio.runtime.interface.outputs.outputs import DecodeSteps, PrefillChunk
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats
+from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps, PrefillChunk
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.messages import ControlReply
+from palladio.runtime.interface.messages.calls import ControlReply
 from palladio.runtime.interface.messages.model_messages import (
     MemoryTag,
     ModelMessage,
@@ -15,7 +15,7 @@ from palladio.runtime.interface.messages.model_messages import (
     UpdateWeights,
 )
 from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 
 PAUSE_POLL = 0.05  # seconds between two looks at the deadlines of requests that wait for generation to go on
 

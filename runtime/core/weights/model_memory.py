@@ -8,7 +8,7 @@ import jax
 
 from palladio.runtime.core.weights.weight_loader import WeightLoader
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
-from palladio.runtime.execution.model_runner import DeviceExecutor
+from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.interface.errors import InvalidRequestError
 
 Order = Literal["load", "release_weights", "release_cache", "restore_cache"]

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from palladio.runtime.execution.batch.logprob_reader import Int32Array, score_vectors
+from palladio.runtime.execution.batch.reading import Int32Array, score_vectors
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets, PrefillBucket, VerifyBucket
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.state.request import Request

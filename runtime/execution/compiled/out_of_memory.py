@@ -1,7 +1,7 @@
 """What to do when a device's memory does not suffice: which flag, and which value."""
 
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.interface.messages.messages import MemoryReport
+from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 _SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "Ran out of memory")

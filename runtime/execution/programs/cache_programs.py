@@ -1,4 +1,4 @@
-"""Programs that compute nothing new: they compare what the cache holds, and copy it."""
+"""Programs that change block tables, copy states of layers and compare pages."""
 
 from collections.abc import Iterable
 from typing import Any, Self
@@ -6,9 +6,15 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from palladio.runtime.execution.batch.batch_builder import EARLY_UPDATES
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, Results, Takes, host_array
 from palladio.runtime.execution.state.device_state import DeviceState
-from palladio.runtime.execution.steps.step_functions import copy_states, page_difference, state_difference
+from palladio.runtime.execution.steps.step_functions import (
+    copy_states,
+    page_difference,
+    state_difference,
+    update_tables,
+)
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 COMPARED_PAGES = 64  # pages of each block table that one compare program compares
@@ -62,3 +68,22 @@ class CopyStates(Program):
         cache = self.design.shape.cache
         states = copy_states(cache.states(kv_cache), *slots)
         return ((*cache.pages(kv_cache), *states),), None, None
+
+
+class Tables(Program):
+    """Changes of the block tables that do not fit a step's vector. Takes updates i32[EARLY_UPDATES, 3]."""
+
+    kind = "tables"
+
+    @classmethod
+    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
+        return [cls(design)]
+
+    def takes(self, state: DeviceState) -> Takes:
+        return Takes(donated={"tables": state.tables})
+
+    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return (host_array(EARLY_UPDATES, 3),)
+
+    def compute(self, tables: jax.Array, updates: jax.Array) -> Results:
+        return (update_tables(tables, updates),), None, None

@@ -8,6 +8,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -16,8 +17,8 @@ from jax.typing import DTypeLike
 
 from palladio.model.decoder import CausalLM
 from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.batch.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
-from palladio.runtime.execution.programs.compiler_options import compiler_options
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SamplerTarget, SampleTier
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.state.device_state import DeviceShape, DeviceState, Weights
@@ -266,3 +267,20 @@ def part_of_sampler(state: SamplerState, taken: Any) -> Any:
 def host_array(*shape: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruct:
     """For `Program.from_host`."""
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+# Vector memory for one operation of XLA's own, in KiB, by the kind of TPU. Its defaults, 16 MiB on v5e and
+# v5p and 32 on v6e, make the tiles of products of many rows so small that operands are read again and again: see
+# benchmarks/results/NOTES.md. What operations do not use holds arrays between them, so more is not always better.
+_OPERATION_KIB: Mapping[str, int] = MappingProxyType({"v5e": 40 * 1024, "v5p": 32 * 1024, "v6e": 64 * 1024})
+LEAST_TOKENS = 512  # of a step whose products are limited by the matrix units, not by reading weights
+
+
+def compiler_options(target: Target, num_tokens: int) -> dict[str, str]:
+    """For a program that runs the layers.
+
+    Args:
+        num_tokens: of a step of prompts; 0: of a decode step.
+    """
+    kib = _OPERATION_KIB.get(target.kind) if target.platform == "tpu" and num_tokens >= LEAST_TOKENS else None
+    return {} if kib is None else {"xla_tpu_scoped_vmem_limit_kib": str(kib)}

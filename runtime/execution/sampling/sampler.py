@@ -35,7 +35,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.base.sharding import num_shards
-from palladio.runtime.execution.sampling.gumbel_noise import gumbel_noise
+from palladio.runtime.execution.sampling.draws import along, gumbel_noise, largest_threshold, ordered_image, sum_rows
 from palladio.runtime.execution.sampling.row_argmax import (
     native_argmax,
     row_argmax,
@@ -44,9 +44,8 @@ from palladio.runtime.execution.sampling.row_argmax import (
 )
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.sampling.scoring import token_logprobs
-from palladio.runtime.execution.sampling.threshold import along, largest_threshold, ordered_image, sum_rows
 from palladio.runtime.execution.sampling.whole_rows import on_whole_rows
-from palladio.runtime.interface.request.generation_request import GREEDY_TEMPERATURE
+from palladio.runtime.interface.request.sampling_params import GREEDY_TEMPERATURE
 
 SampleTier = Literal["greedy", "plain", "random", "masked", "full"]
 TIERS: tuple[SampleTier, ...] = ("greedy", "plain", "random", "masked", "full")  # each can do what those before it can

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.runtime.interface.request.generation_request import MAX_LOGPROBS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROBS
 
 _BLOCK = 128  # columns a block of the two-level top-k; a TPU's lane width
 _CHUNK = 128  # rows of logits that are alive at once when a prompt is scored

@@ -18,7 +18,7 @@ from palladio.runtime.execution.sampling.sampler import MASK_BITS
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.state.proposer import Proposer
 from palladio.runtime.execution.state.ranks import RankAxis
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.telemetry.process_memory import leave_zeros
 

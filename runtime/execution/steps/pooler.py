@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from palladio.runtime.execution.batch.batch_builder import ForwardLayout
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 
 _TINY = 1e-12  # a shorter vector is divided by this: what torch's normalize does
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.cache.forward_batch import ForwardBatch
-from palladio.model.cache.kv_cache import page_values
+from palladio.model.cache.paged_cache import page_values
 from palladio.model.decoder import CausalLM
 from palladio.runtime.execution.batch import batch_builder as columns
 from palladio.runtime.execution.batch.batch_builder import ON_DEVICE, ForwardLayout

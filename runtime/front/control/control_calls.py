@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, InvalidRequestError, PalladioError
-from palladio.runtime.interface.messages.messages import ControlReply, StartProfile, StopProfile, ToEngine
+from palladio.runtime.interface.messages.calls import ControlReply, StartProfile, StopProfile, ToEngine
 from palladio.runtime.interface.messages.profile_options import WRITE_SECONDS, ProfileOptions, ProfileReport
 
 _PROFILE_TIMEOUT = 60.0  # to begin or to end a trace: the tracer of a device may take a while to come up

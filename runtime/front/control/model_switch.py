@@ -21,9 +21,9 @@ from palladio.runtime.interface.messages.model_messages import (
     PauseMode,
     SetPause,
     SetReleased,
+    UpdateOptions,
     UpdateWeights,
 )
-from palladio.runtime.interface.messages.weight_update import UpdateOptions
 
 _LOAD_SECONDS: Final = 3600.0  # that loading weights may take
 _PAUSE_SECONDS: Final = 60.0  # a step may be under way

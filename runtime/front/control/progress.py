@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 
 _LINE_INTERVAL = 5.0  # seconds between two log lines
 _PHASES = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages.messages import EngineFailed, EngineReady
+from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady
 from palladio.runtime.process.transport import EngineTransport, Receive
 
 WINDOW = 3600.0  # seconds

@@ -8,35 +8,30 @@ import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.front.offline.offline_runs import OfflineRuns
+from palladio.runtime.front.offline.offline_embeddings import OfflineEmbeddings
 from palladio.runtime.front.offline.offline_weights import WeightUpdates
 from palladio.runtime.front.offline.scoring import Scoring
-from palladio.runtime.front.requests.samples import LengthLimit
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Sampling, expand_requests
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.front.requests.sglang_requests import Sampling
 from palladio.runtime.interface.flags.offline_flags import OfflineFlags
 from palladio.runtime.interface.messages.profile_options import ProfileOptions
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
-from palladio.runtime.interface.request.foreign_keywords import refuse_keywords
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.input_embeds import read_embeds
+from palladio.runtime.interface.request.foreign_fields import refuse_keywords
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
-T = TypeVar("T")
 Result = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
 
-class Engine(Scoring, WeightUpdates, OfflineRuns):
+class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
     """Generates text from Python, without a server.
 
         with Engine(model_path="Qwen/Qwen3-0.6B") as engine:
@@ -206,66 +201,6 @@ class Engine(Scoring, WeightUpdates, OfflineRuns):
             return self._iterate_async(self._stream(requests, shown, is_list))
         return await asyncio.wrap_future(self._submit(self._collect(requests, shown, is_list, show_progress=False)))
 
-    def encode(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        dimensions: int | None = None,
-        rid: str | Sequence[str] | None = None,
-        extra_key: str | Sequence[str | None] | None = None,
-        cache_salt: str | Sequence[str | None] | None = None,
-        priority: int | Sequence[int | None] | None = None,
-        timeout: float | Sequence[float | None] | None = None,
-        show_progress: bool | None = None,
-        **others: Any,
-    ) -> Result | list[Result]:
-        """Computes embeddings; the engine must be started with `is_embedding=True`. Returns SGLang's results.
-
-        Args:
-            prompt: a text, or a list of them; or give `input_ids`. The others are as for `generate`.
-            dimensions: how many of an embedding's first numbers to keep, if the model was trained for that
-                (Matryoshka); default: all.
-
-        Returns:
-            A dict with "embedding", a list of floats, and "meta_info"; a list of them, in order, for a list of prompts.
-
-        Raises:
-            InvalidRequestError: a parameter or a prompt is wrong, or this engine generates text.
-            DeadlineError: a prompt's timeout passed; the other prompts end too.
-            RequestAbortedError: a prompt was aborted; the other prompts end too.
-            EngineDeadError: the engine failed or was shut down.
-        """
-        refuse_keywords("encode", others)
-        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
-        asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
-        requests, _, is_list = self._expand(**asked, rid=rid, options=options)
-        if show_progress is None:
-            show_progress = len(requests) > 1 and sys.stderr.isatty()
-        return self._run(self._encode(requests, is_list, dimensions, show_progress))
-
-    async def async_encode(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        dimensions: int | None = None,
-        rid: str | Sequence[str] | None = None,
-        extra_key: str | Sequence[str | None] | None = None,
-        cache_salt: str | Sequence[str | None] | None = None,
-        priority: int | Sequence[int | None] | None = None,
-        timeout: float | Sequence[float | None] | None = None,
-        **others: Any,
-    ) -> Result | list[Result]:
-        """As `encode`, to be awaited in an event loop."""
-        refuse_keywords("async_encode", others)
-        options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
-        asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}
-        expand = functools.partial(self._expand, **asked, rid=rid, options=options)
-        requests, _, is_list = await asyncio.to_thread(expand)
-        work = self._encode(requests, is_list, dimensions, show_progress=False)
-        return await asyncio.wrap_future(self._submit(work))
-
     def start_profile(self, output_dir: str | os.PathLike[str] | None = None, **fields: Any) -> None:
         """Begins a trace of the device and the host, in the xplane format.
 
@@ -332,11 +267,3 @@ class Engine(Scoring, WeightUpdates, OfflineRuns):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
-
-    def _expand(self, **arguments: Any) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
-        """Args: arguments: of expand_requests. May take long, for long texts."""
-        if (embeds := arguments.get("input_embeds")) is not None:
-            info = self._engine.info
-            arguments["input_embeds"] = read_embeds(embeds, info.embeds, LengthLimit.of(info).limit)
-        defaults = self._engine.sampling_defaults
-        return expand_requests(**arguments, defaults=defaults, tokenizer=self.tokenizer, received=time.time())

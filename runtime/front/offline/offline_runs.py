@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -9,11 +10,11 @@ from tqdm import tqdm
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
-from palladio.runtime.front.requests.sglang_api import LogprobOptions, Results, encode_results
-from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.embeddings import check_dimensions, embedded, read_vectors
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.front.requests.sglang_requests import LogprobOptions, expand_requests
+from palladio.runtime.front.requests.sglang_results import Results
 from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.input_embeds import read_embeds
 
 T = TypeVar("T")
 Result = dict[str, Any]
@@ -23,6 +24,14 @@ class OfflineRuns(LoopThread):
     """The part of `Engine` that runs requests, in its loop."""
 
     _engine: AsyncEngine
+
+    def _expand(self, **arguments: Any) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
+        """Args: arguments: of expand_requests. May take long, for long texts."""
+        if (embeds := arguments.get("input_embeds")) is not None:
+            info = self._engine.info
+            arguments["input_embeds"] = read_embeds(embeds, info.embeds, LengthLimit.of(info).limit)
+        defaults = self._engine.sampling_defaults
+        return expand_requests(**arguments, defaults=defaults, tokenizer=self._engine.tokenizer, received=time.time())
 
     async def _collect(
         self, requests: list[GenerationRequest], shown: list[LogprobOptions], is_list: bool, show_progress: bool
@@ -36,23 +45,6 @@ class OfflineRuns(LoopThread):
 
         await self._gather([collect(request) for request in requests], show_progress)
         return results.to_dicts() if is_list else results.to_dict(0)
-
-    async def _encode(
-        self, requests: list[GenerationRequest], is_list: bool, dimensions: int | None, show_progress: bool
-    ) -> Result | list[Result]:
-        spec = self._engine.info.embedding
-        if spec is None:
-            raise InvalidRequestError("Engine.encode makes embeddings: start the engine with is_embedding=True")
-        check_dimensions(dimensions, spec)
-        ends = await self._gather([self._embed(request) for request in requests], show_progress)
-        vectors = read_vectors([end.embedding or b"" for end in ends], dimensions, spec)
-        results = encode_results([end.request_id for end in ends], ends, vectors.tolist(), self._engine.model.version)
-        return results if is_list else results[0]
-
-    async def _embed(self, request: GenerationRequest) -> RequestOutput:
-        """The prompt's only output, which has an embedding."""
-        async with contextlib.aclosing(self._engine.generate(request)) as outputs:
-            return embedded(await anext(outputs))
 
     async def _gather(self, works: Sequence[Coroutine[Any, Any, T]], show_progress: bool) -> list[T]:
         """The results of all of them; if one fails, the others end with it."""

@@ -8,7 +8,7 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread
 from palladio.runtime.front.offline.tensor_file import to_safetensors
-from palladio.runtime.interface.messages.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.model_messages import UpdateOptions
 
 _DONE = "Succeeded to update model weights."
 

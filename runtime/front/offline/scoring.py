@@ -15,7 +15,7 @@ from typing import Any
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
 from palladio.runtime.front.requests.engine_protocol import EngineClient
-from palladio.runtime.front.requests.sglang_api import encode_results
+from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.front.requests.token_scores import (
     check_labels,
     next_token_requests,
@@ -23,8 +23,8 @@ from palladio.runtime.front.requests.token_scores import (
     num_requests,
 )
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, embedded, read_vectors
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 

@@ -18,8 +18,8 @@ from typing import Any
 from palladio.runtime.folders.private_folder import keep_newest, make_folder, warn_of_others
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineReady
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.messages.engine_state import EngineReady
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.version import __version__
 

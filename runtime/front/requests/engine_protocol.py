@@ -6,11 +6,12 @@ from typing import Any, Literal, Protocol
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.messages.messages import EngineReady, EngineStats, LiveRequest, LoadProgress
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.outputs import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.process.transport import Liveness
+from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EngineState = Literal["starting", "ready", "released", "restarting", "draining", "dead"]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from palladio.runtime.front.requests.crash_dump import CrashRecorder
 from palladio.runtime.front.requests.engine_protocol import FastPath
-from palladio.runtime.front.requests.samples import LengthLimit, SampleProcessor, merge_outputs, output_cost
+from palladio.runtime.front.requests.intake import LengthLimit
+from palladio.runtime.front.requests.samples import SampleProcessor, merge_outputs, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,
@@ -16,9 +17,10 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     PalladioError,
 )
-from palladio.runtime.interface.messages.messages import StepOutputs
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenOutput
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.messages.calls import StepOutputs
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
-from palladio.runtime.interface.request.token_rules import MAX_LOGPROB_IDS
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 
 def check_labels(label_token_ids: Sequence[int], vocab_size: int) -> None:

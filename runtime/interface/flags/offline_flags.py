@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Self
 
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags

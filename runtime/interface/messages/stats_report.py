@@ -5,9 +5,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.runtime.interface.messages.messages import EngineStats, HistogramData
-from palladio.runtime.interface.outputs.event_counts import EventCounts
-from palladio.runtime.interface.outputs.snapshot_counts import SnapshotCounts
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData
+from palladio.runtime.interface.outputs.counts import EventCounts, SnapshotCounts
 
 _COUNTS = tuple(field.name for kind in (SnapshotCounts, EventCounts) for field in dataclasses.fields(kind))
 _OF_CACHE = ("num_cached_tokens", "num_prompt_tokens", "num_hit_tokens", "num_evicted_tokens", *_COUNTS)

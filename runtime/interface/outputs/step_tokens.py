@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

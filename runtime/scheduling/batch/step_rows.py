@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.outputs import TokenOutput
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.cache.page_allocator import PageAllocator
 from palladio.runtime.scheduling.cache.page_owners import SCRATCH_PAGE, check_owners

@@ -23,7 +23,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from palladio.runtime.interface.outputs.cache_events import SnapshotHit
+from palladio.runtime.interface.outputs.request_trace import SnapshotHit
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.state_copies import SnapshotCopy, StateCopies
 from palladio.runtime.scheduling.batch.step_rows import ScheduledRow

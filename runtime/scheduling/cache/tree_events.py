@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from palladio.runtime.interface.outputs.event_counts import EventCounts
+from palladio.runtime.interface.outputs.counts import EventCounts
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
 
 _MEDIUM = "GPU"  # what vLLM calls the memory of any device

@@ -11,7 +11,7 @@ Slot numbers only; the copies lie on the device, behind the slots of running req
 import collections
 from collections.abc import Iterable
 
-from palladio.runtime.interface.outputs.snapshot_counts import SnapshotCounts
+from palladio.runtime.interface.outputs.counts import SnapshotCounts
 from palladio.runtime.scheduling.state.page_groups import SnapshotSlots
 from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
 

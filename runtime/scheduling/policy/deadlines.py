@@ -2,7 +2,7 @@
 
 import heapq
 
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 

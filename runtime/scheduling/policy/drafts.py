@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows

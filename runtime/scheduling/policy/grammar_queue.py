@@ -11,8 +11,8 @@ from palladio.runtime.grammar.cache import Compilation
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
-from palladio.runtime.interface.messages.messages import LiveRequest
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.messages.engine_stats import LiveRequest
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling.policy.deadlines import timeout_reason
 from palladio.runtime.scheduling.state.request import Request

@@ -2,7 +2,7 @@
 
 import time
 
-from palladio.runtime.interface.outputs.outputs import WaitReason, WaitTimes
+from palladio.runtime.interface.outputs.request_trace import WaitReason, WaitTimes
 
 
 class QueueTime:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.cache_events import LostPages
+from palladio.runtime.interface.outputs.request_trace import LostPages
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.kv_budget import KVBudget, NewTokenRatio

@@ -25,7 +25,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Self, overload
 
-from palladio.runtime.interface.config.config import SchedulePolicy
+from palladio.runtime.interface.config.scheduler_config import SchedulePolicy
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys

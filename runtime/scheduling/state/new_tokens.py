@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
 from palladio.runtime.scheduling.state.request import Request
 
 NOT_FINITE = FinishReason(

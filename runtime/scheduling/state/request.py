@@ -4,15 +4,8 @@ import dataclasses
 import enum
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs.outputs import (
-    DecodeSteps,
-    FinishReason,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-    WaitTimes,
-)
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps, RequestTimes, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.prompt_parts import Rows
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode

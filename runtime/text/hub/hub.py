@@ -21,9 +21,9 @@ from palladio.model.files.small_files import read_object
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.gguf.gguf_model import gguf_in, parts_of
 from palladio.model.loading.readers.checkpoint import has_weights, weight_files
-from palladio.runtime.interface.config.config import ModelSource
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import CheckpointError, ConfigError, InvalidRequestError
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.hub.catalogue import CatalogueModel, catalogue, find_named
 from palladio.runtime.text.hub.embedded_model import default_model_path, names_default_model
 from palladio.runtime.text.hub.foreign_models import describe_address, describe_folder

@@ -15,7 +15,7 @@ from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import WeakFileLock
 
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.hub_worker import Silent
 
 OTHER_FORMS = ("original/*", "metal/*")  # of the same weights: patterns match in folders too

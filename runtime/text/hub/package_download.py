@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.catalogue import CatalogueModel, ModelPackage
 from palladio.runtime.text.hub.hub_download import Listing, RemoteFile, Told
 from palladio.runtime.text.hub.package_index import find_file, index_addresses, reason

@@ -4,7 +4,7 @@ import functools
 import importlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +16,10 @@ from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.text.templates.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.templates.template_check import check_stored_template
 from palladio.runtime.text.templates.template_meter import RenderLimitExceededError
-from palladio.runtime.text.tokenizers.bpe_tokenizers import BYTE_OF_CHARACTER
 from palladio.runtime.text.tokenizers.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
 from palladio.runtime.text.tokenizers.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.tokenizers.stored_tokenizers import read_stored_tokenizer
-from palladio.runtime.text.tokenizers.token_kinds import SPACE_MARK, TokenKind, has_strip, token_kind
+from palladio.runtime.text.tokenizers.token_bytes import TokenBytes, TokenKind, has_strip, token_kind
 from palladio.runtime.text.tokenizers.tokenizer_files import check_tokenizer_files, why_unusable
 from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, panics_as_errors
 
@@ -65,8 +64,10 @@ class Tokenizer:
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
         self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
-        self._byte_cache: dict[int, bytes] = {}
         self.vocab_size: int = len(hf_tokenizer)
+        self._bytes = TokenBytes(
+            self._kind, self._added, self._token_of, lambda one: self.decode([one], skip_special_tokens=False)
+        )
         self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
         self.tekken_version = tekken_version
 
@@ -232,10 +233,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes that this token stands for (a part of a code point too); b"" for an unused id."""
-        data = self._byte_cache.get(token_id)
-        if data is None:
-            data = self._byte_cache[token_id] = self._compute_bytes(token_id)
-        return data
+        return self._bytes.of(token_id)
 
     def token_text(self, token_id: int) -> str:
         """One token as text, on its own: its leading space is kept, parts of a code point show as U+FFFD."""
@@ -270,7 +268,7 @@ class Tokenizer:
             return WindowDetokenizer(decode, context)
         return ByteDetokenizer(
             self.token_bytes,
-            self._byte_cache,
+            self._bytes.known,
             hidden if skip_special_tokens else (),
             strip_leading_space=self._strips_first_space and not decode(context),
         )
@@ -332,19 +330,10 @@ class Tokenizer:
                 f"the chat template does not accept these messages: {error}", param="messages"
             ) from error
 
-    def _compute_bytes(self, token_id: int) -> bytes:
-        if token_id in self._added:
-            return self._added[token_id].encode()
-        token = self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
-        if token is None:
-            return b""
-        if self._kind == "byte_level":
-            return _byte_level_bytes(token)
-        if self._kind == "byte_fallback":
-            if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-                return bytes((int(token[3:5], 16),))
-            return bytes(token.replace(SPACE_MARK, " ").encode())
-        return self.decode([token_id], skip_special_tokens=False).encode()
+    def _token_of(self, token_id: int) -> str | None:
+        """As the vocabulary has it."""
+        token: str | None = self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
+        return token
 
     def _token_id(self, name: str) -> int | None:
         value = getattr(self._hf, name)
@@ -367,13 +356,3 @@ def _cut_pair(parts: list[list[int]], limit: int | None, num_special: int) -> No
     for place in (1, 0):
         if limit is not None and (excess := sum(map(len, parts)) + num_special - limit) > 0:
             del parts[place][max(1, len(parts[place]) - excess) :]
-
-
-_byte_of: Callable[[str], int] = BYTE_OF_CHARACTER.__getitem__
-
-
-def _byte_level_bytes(token: str) -> bytes:
-    try:
-        return bytes(map(_byte_of, token))
-    except KeyError:  # not written in the table's alphabet: plain text, as the ByteLevel decoder takes it
-        return token.encode()

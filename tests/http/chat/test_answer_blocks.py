@@ -18,8 +18,10 @@ from palladio.http.responses.response_events import ResponseEvents
 from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
 from palladio.http.wire.errors import ErrorBody
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestOutput, TokenLogprob
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.properties import examples
 

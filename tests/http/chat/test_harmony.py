@@ -18,8 +18,9 @@ from palladio.http.reasoning.registry import find_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.reading.base import Function
 from palladio.http.tool_calls.registry import find_format
-from palladio.runtime.front.requests.samples import RequestIntake
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.front.requests.intake import RequestIntake
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.chat.test_chat_output import read

@@ -17,7 +17,7 @@ from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
 from palladio.http.wire.errors import error_body
 from palladio.runtime.front.requests.engine_protocol import not_ready
-from palladio.runtime.front.requests.samples import LengthLimit
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -29,9 +29,10 @@ from palladio.runtime.interface.errors import (
     RequestAbortedError,
     request_error,
 )
-from palladio.runtime.interface.messages.messages import EngineReady, LoadProgress
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

@@ -17,7 +17,7 @@ from palladio.http.wire.protocol_chat import ChatRequest, ReasoningFields, ToolF
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 # Fields of all sampling requests that are read where they are needed: not copied to SamplingParams by name.
 READ = {

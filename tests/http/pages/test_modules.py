@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from palladio.http.pages.page_files import FOLDER, page_files
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 
 NODE = shutil.which("node")
 

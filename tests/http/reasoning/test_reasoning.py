@@ -16,8 +16,8 @@ from palladio.http.reasoning.reasoning_parser import ReasoningParser, ReasoningP
 from palladio.http.reasoning.registry import ALIASES, FAMILIES, NAMES, find_family
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Thinking
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
 from tests.properties import examples

@@ -13,7 +13,8 @@ from palladio.http.observability.metrics.engine_stats import SharedCall
 from palladio.http.routes.routes_admin import FLUSH_POLL
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
-from palladio.runtime.interface.messages.messages import EngineStats, LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import wait_until
 

@@ -14,7 +14,7 @@ from palladio.http.observability.dashboard.sampler import PageMaps, Sampler
 from palladio.http.observability.observer import Observer
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve, wait_until

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from palladio.http.routes.routes_embeddings import MAX_INPUTS
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from tests.fake_embedding import fake_embedding
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.batches.batch_files import both, jsonl, submit, wait_for

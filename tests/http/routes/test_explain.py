@@ -14,10 +14,13 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.outputs import PrefillChunk, RequestOutput, RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.request_trace import LostPages, SnapshotHit
+from palladio.runtime.interface.outputs.request_trace import PrefillChunk, RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.timeline import TimelineKind
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.docs.test_api_docs import names, paths_of, rows
 from tests.fake_engine import CACHED_TOKENS, FakeEngine
 from tests.http.conftest import wait_until

@@ -14,9 +14,12 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.request_record import Origin
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.wire.protocol import SamplingFields
-from palladio.runtime.interface.outputs.outputs import RequestOutput, RequestTimes, RequestTrace
+from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import MAX_BYTES, RECORD_BYTES, Timeline, TimelineRecord
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.fake_engine import FakeEngine
 from tests.fake_timeline import BEGINNING, PROMPT
 from tests.http.conftest import wait_until

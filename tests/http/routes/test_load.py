@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from palladio import __version__
 from palladio.http.routes.routes_load import _sections
-from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 

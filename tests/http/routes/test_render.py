@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve
 

@@ -11,7 +11,7 @@ import pytest
 
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from tests.fake_engine import FakeEngine
 from tests.http.batches.batch_files import chat_line, jsonl
 from tests.http.conftest import running_server, wait_until

@@ -12,7 +12,7 @@ from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET
+from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import running_server

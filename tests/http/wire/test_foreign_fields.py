@@ -14,8 +14,9 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.field_warnings import MAX_WARNINGS
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.foreign_fields import METADATA, NOT_YET, OF_OTHER_ROUTES, find_misspelt
-from palladio.runtime.interface.request.pooling import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
+from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET, OF_OTHER_ROUTES
+from palladio.runtime.interface.request.foreign_fields import find_misspelt
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import MODEL, FakeEngine
 from tests.http.conftest import Serve, running_server

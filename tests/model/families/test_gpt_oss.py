@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.base.sharding import make_abstract_mesh, make_mesh
-from palladio.model.cache.kv_cache import CacheGroups
+from palladio.model.cache.groups import CacheGroups
 from palladio.model.config.config import ModelConfig
 from palladio.model.layers.moe import choose_experts
 from palladio.model.layers.rope import attention_factor

@@ -9,7 +9,8 @@ import pytest
 
 from palladio.model.base.errors import ConfigError
 from palladio.model.base.sharding import make_abstract_mesh, make_mesh
-from palladio.model.cache.kv_cache import CacheLayout, Place
+from palladio.model.cache.groups import Place
+from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import num_bytes
 from palladio.model.loading.layout.tensor_layout import TensorLayout

@@ -15,9 +15,9 @@ from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.quantization_config import FILES_BESIDE
 from palladio.model.functional import num_bytes
-from palladio.model.loading import orbax_weights
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import num_parameters, weight_bytes
+from palladio.model.loading.manifest import MANIFEST
 from palladio.model.weights.kinds import WeightKind
 from tests.many_devices import call_with_devices
 from tests.model import quantized_checkpoints as stored
@@ -200,7 +200,7 @@ def kept_and_made(source: str, out: str, size: int) -> dict[str, float]:
 def test_a_converted_checkpoint_keeps_4_bits_and_random_weights_have_them(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source", "awq", "llama3", intermediate_size=96)
     convert(source, tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / orbax_weights.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["quantization"]["name"] == CASES["awq"][2]
     assert manifest["parameters"]["layers.0.mlp.down.kernel.zeros"] == {
         "shape": [6, 64],

@@ -14,7 +14,7 @@ from palladio.model.config.config import DType, ModelConfig, read_model_dir
 from palladio.model.functional import flatten_model
 from palladio.model.loading import orbax_weights
 from palladio.model.loading.load_model import load_model
-from palladio.model.loading.orbax_weights import Manifest
+from palladio.model.loading.manifest import Manifest
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 from tests.many_devices import call_with_devices
 from tests.tiny_model import make_checkpoint

@@ -20,6 +20,7 @@ from palladio.model.loading import orbax_weights
 from palladio.model.loading.layout.parameters import Parameters
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import weight_bytes
+from palladio.model.loading.manifest import MANIFEST
 from palladio.model.loading.stored_config import agree_with_weights
 from palladio.model.weights.kinds import WeightKinds
 from tests.many_devices import call_with_devices
@@ -257,7 +258,7 @@ def test_a_converted_checkpoint_keeps_its_bits(tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source", "qwen2", intermediate_size=192)
     to_fp8(source, "block")
     convert(source, tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / orbax_weights.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["parameters"]["layers.0.mlp.down.kernel.scales"] == {
         "shape": [12, 48],
         "dtype": "float32",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from palladio.model.base.sharding import make_mesh
-from palladio.model.loading import orbax_weights
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import unrounded, weight_bytes, widenings
+from palladio.model.loading.manifest import MANIFEST
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from tests.many_devices import call_with_devices
@@ -99,7 +99,7 @@ def test_devices(source: Path) -> None:
 
 def test_a_converted_checkpoint_keeps_the_kind(source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "out", "w8a8_fp8")
-    manifest = json.loads((tmp_path / "out" / orbax_weights.MANIFEST).read_text())
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["parameters"]["layers.0.mlp.down.kernel.values"]["kind"] == W8A8
     expected, found = numbers(load(source)[1]), numbers(load(tmp_path / "out")[1])
     assert expected.keys() == found.keys()

@@ -110,9 +110,9 @@ def test_what_is_always_on():
 
 def test_every_flag_of_ours_is_read_somewhere():
     """A flag that nothing reads would be a silent parameter; one that has a single value has nothing to be read."""
+    kinds = ("config", "cache_config", "execution_config", "parallel_config", "scheduler_config", "survival_config")
     definitions = {
-        "runtime/interface/config/config.py",
-        "runtime/interface/config/parallel_config.py",
+        *(f"runtime/interface/config/{kind}.py" for kind in kinds),
         "http/settings/http_config.py",
         "palladio/flags/server_args.py",
     }

@@ -8,9 +8,9 @@ import pytest
 from palladio.flags.server_args import ServerArgs
 from palladio.http.settings.http_config import HttpConfig
 from palladio.ray.served_app import FIGURES, ServedApp
-from palladio.runtime.interface.config.config import ModelSource
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.tiny_tokenizer import build_tiny_tokenizer

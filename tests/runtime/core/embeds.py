@@ -7,8 +7,9 @@ import numpy as np
 
 from palladio.model.functional import unflatten_model
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.prompt_parts import Media, PromptPart, Rows, join_parts
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.runtime.tiny_engine import Collector
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.plan.sizing import Dtypes
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.interface.config.config import EngineConfig
 from tests.model.auto_dtype import GOLDEN, NUM_TOKENS, chosen_prompts, log_softmax, make_bfloat16_checkpoint
 from tests.model.driver import MAX_LEN, Driver, load

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.model.cache.kv_cache import page_values
+from palladio.model.cache.paged_cache import page_values
 from palladio.pallas_kernels.kv_cache_update import api
 from palladio.pallas_kernels.ragged_paged_attention import ScaledPages, scale_page_shape
-from palladio.runtime.core.plan.sizing import _DTYPES
+from palladio.runtime.core.plan.dtypes import _DTYPES
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.mesh_requests import assert_same

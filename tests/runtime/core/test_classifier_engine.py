@@ -16,8 +16,8 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.front.offline.offline_engine import Engine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
-from palladio.runtime.interface.outputs.outputs import TokenOutput
-from palladio.runtime.interface.request.embeddings import EMBEDDING_PARAMS
+from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 from tests.many_devices import call_with_devices

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core import engine_core
-from palladio.runtime.interface.outputs.outputs import FinishReason
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar, Thinking
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.core.constrained import EOS, FRANCE, run

@@ -11,11 +11,13 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
 from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import Grammar
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests
 from tests.runtime.core.collective_lines import collectives_by_kind

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.plan.sizing import EngineLimits, PlatformDefaults
-from palladio.runtime.front.requests.samples import RequestIntake
+from palladio.runtime.core.plan.sizing import EngineLimits
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import PrefillBucket
 from tests.properties import examples
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, generate, random_prompt

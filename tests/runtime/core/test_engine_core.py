@@ -7,7 +7,8 @@ import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.runtime.tiny_engine import NUM_TOKENS, Collector, TinyEngine, generate
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)
@@ -201,7 +202,7 @@ def test_integrity_is_checked_only_if_asked(core: EngineCore, monkeypatch: pytes
     def broken() -> None:
         raise AssertionError("a page is lost")
 
-    monkeypatch.setattr(core, "check_integrity", broken)
+    monkeypatch.setattr(core._scheduler, "check_integrity", broken)
     assert core.stats().integrity_error is None
     assert core.stats(check_integrity=True).integrity_error == "a page is lost"
     collector = Collector(core)

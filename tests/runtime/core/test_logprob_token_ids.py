@@ -3,7 +3,7 @@
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.outputs.outputs import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 IDS = (17, 300, 5, 42)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.start.aot_compile import compile_ahead
-from palladio.runtime.core.watch.observers import RecompileCounter, StepObserver
-from palladio.runtime.execution.model_runner import DeviceExecutor
+from palladio.runtime.core.watch.recompile_counter import RecompileCounter
+from palladio.runtime.core.watch.step_observer import StepObserver
+from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.programs import programs
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, ProgramKey, Results, Takes, host_array
 from palladio.runtime.execution.state.device_state import DeviceState

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from palladio.model.cache import kv_cache
+from palladio.model.cache import groups as cache_groups
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.hf_config import FULL, LINEAR, HfConfig
 from palladio.model.families import qwen3_5
@@ -175,7 +175,7 @@ def run_three_kinds(folder: str) -> list[dict[str, list[int]]]:
     one_size = {"chunked_prefill_size": 16, "cuda_graph_bs": ()}  # of steps
     flags: dict[str, Any] = {"load_format": "dummy"} | one_size
     with patch.object(qwen3_5, "describe_hybrid", describe_with_a_window):
-        with patch.object(kv_cache, "MOST_PADDING", -1.0):
+        with patch.object(cache_groups, "MOST_PADDING", -1.0):
             masked = core_on(folder, 1, 1, **flags)
         core = core_on(folder, 2, 2, **flags)
     one, groups = (each._runner.programs.design.shape.cache.groups for each in (masked, core))

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, Message, ModelNotFoundError
-from palladio.runtime.interface.messages.messages import StepOutputs
-from palladio.runtime.interface.outputs.outputs import FinishReason, TokenOutput
-from palladio.runtime.interface.request.generation_request import SamplingParams
+from palladio.runtime.interface.messages.calls import StepOutputs
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from benchmarks.support import checkpoints
 from palladio.model.config.config import ModelConfig
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.planning.deployment import Deployment, Roofline
 from palladio.runtime.planning.hardware import find_slice

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from palladio.model.config.config import ModelConfig
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import ProgramDesign, ProgramKey

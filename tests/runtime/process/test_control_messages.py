@@ -10,32 +10,31 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.messages.messages import (
-    BucketSteps,
+from palladio.runtime.interface.messages.calls import (
     ControlReply,
-    EngineBusy,
-    EngineStats,
     Explain,
     GetStats,
-    LiveRequest,
-    QueueState,
     StartProfile,
     StepOutputs,
     StopProfile,
 )
+from palladio.runtime.interface.messages.engine_state import EngineBusy
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, LiveRequest, QueueState
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.outputs import (
+from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
+    LostPages,
     PrefillChunk,
     RequestTimes,
     RequestTrace,
-    TokenOutput,
+    SnapshotHit,
     WaitTimes,
 )
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.process.transport import ThreadTransport

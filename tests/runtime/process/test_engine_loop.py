@@ -3,19 +3,18 @@ import json
 import pytest
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineFailed,
-    EngineReady,
     FlushCache,
     GetStats,
-    LoadProgress,
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.process.transport import run_engine
+from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady, LoadProgress
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.process.engine_loop import run_engine
 from tests.runtime.fake_core import FakeEngineCore, next_token
 
 

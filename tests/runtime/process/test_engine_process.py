@@ -17,22 +17,22 @@ import pytest
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, InvalidRequestError
-from palladio.runtime.interface.messages.messages import (
+from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ControlReply,
-    EngineFailed,
-    EngineStats,
     FlushCache,
     GetStats,
-    HistogramData,
-    LoadProgress,
-    RankStats,
     Shutdown,
     StepOutputs,
 )
-from palladio.runtime.interface.outputs.outputs import FinishReason, RequestTimes, TokenLogprob, TokenOutput
+from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData, RankStats
+from palladio.runtime.interface.outputs.request_trace import RequestTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport

@@ -12,7 +12,7 @@ import zmq
 
 from palladio.runtime.interface.config.kv_events_config import MAX_COUNT, KVEventsSettings
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.outputs.event_counts import EventCounts
+from palladio.runtime.interface.outputs.counts import EventCounts
 from palladio.runtime.process.event_publisher import EventPublisher
 from palladio.runtime.scheduling.cache.tree_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.runtime import kv_consumer

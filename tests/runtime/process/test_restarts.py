@@ -10,8 +10,9 @@ import pytest
 
 from palladio.runtime.front.control.supervisor import WINDOW, RestartBudget, Supervisor
 from palladio.runtime.interface.errors import DeadlineError, EngineDeadError, EngineNotReadyError, OverloadedError
-from palladio.runtime.interface.messages.messages import AbortRequests, EngineFailed
-from palladio.runtime.interface.messages.weight_update import UpdateOptions
+from palladio.runtime.interface.messages.calls import AbortRequests
+from palladio.runtime.interface.messages.engine_state import EngineFailed
+from palladio.runtime.interface.messages.model_messages import UpdateOptions
 from tests.runtime.process.crashes import QUEUED, kill, make, once, running, serve_and_queue, tokens, until
 from tests.runtime.process.test_engine_process import is_alive
 

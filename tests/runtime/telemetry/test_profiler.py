@@ -13,7 +13,7 @@ import pytest
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages.profile_options import DEFAULT_STEPS, MAX_GROWTH, ProfileOptions, ProfileReport
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.telemetry.activity import Activity
 from palladio.runtime.telemetry.process_memory import resident_bytes
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
 from tests.runtime.tiny_engine import TinyEngine, generate, random_prompt

@@ -8,10 +8,11 @@ import time
 import pytest
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.messages.messages import Shutdown
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
-from palladio.runtime.process.transport import run_engine
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.interface.messages.calls import Shutdown
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.process.engine_loop import run_engine
+from palladio.runtime.telemetry.activity import Activity
 from palladio.runtime.telemetry.watchdog import Watchdog
 from tests.runtime.fake_core import FakeEngineCore
 from tests.runtime.process.test_engine_loop import ListInbox

@@ -9,7 +9,7 @@ from palladio.http.observability.dashboard.history import FINE_ROWS, MAX_BYTES, 
 from palladio.http.observability.dashboard.series import describe_history, make_history, quantiles, take_row
 from palladio.http.observability.records.front_counts import FrontMetrics
 from palladio.http.settings.observability_config import ObservabilityConfig
-from palladio.runtime.interface.messages.messages import BucketSteps, EngineStats, HistogramData, RankStats
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, HistogramData, RankStats
 
 SMALL = Columns(("running",), ("steps",), {"ttft": (1.0, 2.0)})
 

@@ -14,8 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.runtime.interface.messages.compile_stats import CompileStats, ProgramReport
-from palladio.runtime.interface.messages.messages import EngineStats, RankStats
+from palladio.runtime.interface.messages.engine_stats import CompileStats, EngineStats, ProgramReport, RankStats
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import running_server
 

@@ -11,8 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from palladio.http.observability.metrics.engine_stats import STATS_TIMEOUT, EngineStatsReader
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.messages.compile_stats import CompileStats, ProgramReport
-from palladio.runtime.interface.messages.messages import EngineStats, MemoryReport, RankStats
+from palladio.runtime.interface.messages.engine_stats import (
+    CompileStats,
+    EngineStats,
+    MemoryReport,
+    ProgramReport,
+    RankStats,
+)
 from tests.fake_engine import CACHED_TOKENS, MODEL, FakeEngine
 from tests.http.conftest import wait_until
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from palladio.runtime.interface.messages.messages import RankStats
+from palladio.runtime.interface.messages.engine_stats import RankStats
 from tests.fake_engine import MODEL, FakeEngine
 
 # By engine: queued and running requests, the used share of the KV cache, the family whose labels tell its size, these

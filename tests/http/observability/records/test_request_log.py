@@ -20,7 +20,8 @@ from palladio.http.observability.records.request_log import PARTIAL_TOKENS, Requ
 from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,7 +14,8 @@ import pytest
 
 from palladio import __main__ as cli
 from palladio.commands.eval import evaluate
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.server import launch as launch_server

@@ -20,7 +20,8 @@ from palladio.__main__ import main
 from palladio.commands.models import list_models
 from palladio.flags.default_model import DEFAULT_MODEL_NAME
 from palladio.runtime.front.async_engine import AsyncEngine
-from palladio.runtime.interface.config.config import EngineConfig, ModelSource
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.text.hub import hub_download
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
 from tests.fake_index import CONTENT, named_model

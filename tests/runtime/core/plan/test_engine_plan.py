@@ -11,10 +11,10 @@ import pytest
 from palladio.flags.default_model import default_model_path
 from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, device_memory, plan_memory
-from palladio.runtime.core.plan.sizing import Dtypes
-from palladio.runtime.core.start import aot_compile, startup
+from palladio.runtime.core.start import aot_compile, startup, startup_log
 from palladio.runtime.core.start.warmup import describe_set
 from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.state.device_state import DeviceShape
@@ -123,7 +123,7 @@ def test_quantization_has_to_agree_with_the_checkpoint(tiny_dir):
     ids=str,
 )
 def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
-    line = startup.describe_engine(EnginePlan.of(config(tiny_dir, **flags)))
+    line = startup_log.describe_engine(EnginePlan.of(config(tiny_dir, **flags)))
     count = jax.device_count()
     device = "device=1" if count == 1 else f"device=1 of {count}"
     assert line.startswith(f"Engine: {device} x cpu (cpu), attention_backend=xla, dtype=float32, ")

@@ -13,9 +13,9 @@ from palladio.model.config.config import ModelConfig
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan import kernel_choice
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.kernel_choice import choose_kernels, plan_cache, refusal
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds
-from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError

@@ -18,10 +18,10 @@ from palladio.model.weights.scaled import Scaled
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan import kernel_choice
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.kernel_choice import kernels_of
-from palladio.runtime.core.plan.sizing import Dtypes
 from palladio.runtime.execution.state.device_state import DeviceShape
-from palladio.runtime.interface.config.config import ExecutionConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from tests.tiny_model import tiny_config
 
 FLOAT32 = Dtypes(jnp.float32, jnp.float32, jnp.float32)

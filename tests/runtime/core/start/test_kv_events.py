@@ -8,11 +8,11 @@ import pytest
 import zmq
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.start import startup
+from palladio.runtime.core.start import build_scheduler
 from palladio.runtime.core.start.kv_events import open_events
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from tests.runtime.kv_consumer import DECODER, Consumer
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
@@ -61,7 +61,7 @@ def core(tiny: TinyEngine, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> It
         opened.extend(open_events(config, num_ranks, page_size))
         return opened
 
-    monkeypatch.setattr(startup, "open_events", keep)
+    monkeypatch.setattr(build_scheduler, "open_events", keep)
     yield tiny.core(kv_events_config=json.dumps(SETTINGS | {"endpoint": endpoint}), max_total_tokens=64)
     for events in opened:
         assert events is not None

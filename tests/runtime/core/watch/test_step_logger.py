@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from palladio.runtime.core.watch.step_logger import StepLogger
-from palladio.runtime.interface.outputs.draft_counts import DraftCounts
+from palladio.runtime.interface.outputs.counts import DraftCounts
 
 DECODE = re.compile(  # as a parser of SGLang's lines reads them
     r"Decode batch\. #running-req: (\d+), #token: (\d+), token usage: ([\d.]+), cuda graph: (True|False), "

@@ -14,10 +14,11 @@ from palladio.runtime.execution.batch.batch_builder import (
     ForwardLayout,
     StepForm,
 )
-from palladio.runtime.execution.batch.step_results import read_batch
+from palladio.runtime.execution.batch.reading import read_batch
 from palladio.runtime.execution.sampling.sampler import SampleOutput
-from palladio.runtime.interface.outputs.outputs import TokenLogprob, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.token_output import TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
 from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens

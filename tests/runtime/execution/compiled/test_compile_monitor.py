@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from palladio.runtime.execution.compiled.program_cache import use_persistent_cache
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
 
 pytestmark = pytest.mark.usefixtures("keeps_cache_options")
 

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from palladio.runtime.execution.compiled import program_store
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache, use_persistent_cache
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 from palladio.runtime.execution.compiled.program_store import SOURCE_ROOMS, ProgramStore, source_digest
 from tests.many_devices import call_with_devices
 
@@ -120,7 +122,8 @@ ENDS_EARLY = """
 import threading
 import jax
 import jax.numpy as jnp
-from palladio.runtime.execution.compiled.program_cache import CompileMonitor, ProgramCache
+from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
 
 programs = ProgramCache(CompileMonitor())
 def slow(x):

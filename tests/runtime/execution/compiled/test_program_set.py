@@ -11,13 +11,13 @@ from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
-from palladio.runtime.core.plan.sizing import PlatformDefaults
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
-from palladio.runtime.execution.programs.programs import Sample
+from palladio.runtime.execution.programs.sampling_programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from tests.runtime.tiny_engine import TINY_CONFIG
 

@@ -3,7 +3,7 @@
 import pytest
 
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.execution.programs.compiler_options import LEAST_TOKENS, compiler_options
+from palladio.runtime.execution.programs.program import LEAST_TOKENS, compiler_options
 
 
 @pytest.mark.parametrize("kind", ["v5e", "v5p", "v6e"])

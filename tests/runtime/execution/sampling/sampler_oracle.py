@@ -9,7 +9,7 @@ import numpy as np
 from palladio.runtime.execution.batch.batch_builder import split_seed
 from palladio.runtime.execution.sampling.sampler import SamplingBatch, processed_logits, sample
 from palladio.runtime.execution.sampling.sampler_state import MAX_SUPPRESSED_IDS, SamplerState
-from palladio.runtime.interface.request.generation_request import MAX_LOGIT_BIAS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
 
 V = 300
 INT_COLUMNS = {"slot_ids": 0, "positions": 7, "top_k": -1, "min_position": 0}

@@ -7,7 +7,7 @@ import pytest
 import scipy  # its modules are imported when they are used
 
 from palladio.runtime.execution.batch.batch_builder import split_seed
-from palladio.runtime.execution.sampling.gumbel_noise import gumbel_noise, random_bits
+from palladio.runtime.execution.sampling.draws import gumbel_noise, random_bits
 from palladio.runtime.execution.sampling.sampler import sample
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from tests.runtime.execution.sampling.sampler_oracle import (

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 
+from palladio.runtime.execution.sampling.draws import largest_threshold, ordered_image, search
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
-from palladio.runtime.execution.sampling.threshold import largest_threshold, ordered_image, search
 from tests.properties import examples
 from tests.runtime.execution.sampling.sampler_oracle import jit_processed, make_batch
 

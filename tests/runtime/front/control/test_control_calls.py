@@ -6,7 +6,7 @@ import pytest
 
 from palladio.runtime.front.control.control_calls import UNANSWERED, ControlCalls
 from palladio.runtime.interface.errors import EngineDeadError
-from palladio.runtime.interface.messages.messages import ControlReply, GetStats, ToEngine
+from palladio.runtime.interface.messages.calls import ControlReply, GetStats, ToEngine
 
 
 async def test_who_is_cancelled_as_the_answer_comes_stays_cancelled() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import EngineBusy
+from palladio.runtime.interface.messages.engine_state import EngineBusy
 from palladio.runtime.process.busy_reports import BusyReports
-from palladio.runtime.process.transport import Liveness
-from palladio.runtime.telemetry.logs import Activity
+from palladio.runtime.process.liveness import Liveness
+from palladio.runtime.telemetry.activity import Activity
 from tests.runtime.process.crashes import QUEUED, running, tokens, until
 
 

@@ -19,9 +19,10 @@ from palladio.runtime.front.offline.offline_engine import Engine
 from palladio.runtime.front.offline.tensor_file import to_safetensors
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineNotReadyError, InvalidRequestError
-from palladio.runtime.interface.messages.messages import ControlReply
-from palladio.runtime.interface.messages.weight_update import UpdateOptions
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.messages.calls import ControlReply
+from palladio.runtime.interface.messages.model_messages import UpdateOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, started
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.front.control.progress import ProgressDisplay
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 
 REPOSITORY = Path(__file__).parents[4]
 

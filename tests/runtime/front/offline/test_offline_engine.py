@@ -12,7 +12,8 @@ import pytest
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.offline_engine import Engine
-from palladio.runtime.front.requests.sglang_api import expand_requests, finish_reason
+from palladio.runtime.front.requests.sglang_requests import expand_requests
+from palladio.runtime.front.requests.sglang_results import finish_reason
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import (
     ConfigError,
@@ -21,8 +22,9 @@ from palladio.runtime.interface.errors import (
     EngineDeadError,
     InvalidRequestError,
 )
-from palladio.runtime.interface.outputs.outputs import FinishReason
-from palladio.runtime.interface.request.generation_request import RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.fake_core import FACTORY, FakeEngineCore, next_token

@@ -22,8 +22,9 @@ from palladio.runtime.front.requests.crash_dump import (
 )
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError
-from palladio.runtime.interface.outputs.outputs import FinishReason
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FACTORY, make_ready
 from tests.runtime.process.crashes import QUEUED, kill, once, running, serve_and_queue, tokens, until

@@ -3,20 +3,18 @@ import dataclasses
 
 import pytest
 
-from palladio.runtime.front.requests.samples import RequestIntake, SampleProcessor, merge_outputs
-from palladio.runtime.interface.config.config import SchedulerConfig
+from palladio.runtime.front.requests.intake import RequestIntake
+from palladio.runtime.front.requests.samples import SampleProcessor, merge_outputs
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, PromptLength
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTimings,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-)
+from palladio.runtime.interface.outputs.request_output import RequestTimings
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import MAX_ANSWER_ROOM, Grammar, Thinking
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.fake_core import make_ready
 from tests.tiny_tokenizer import build_tiny_tokenizer

@@ -15,8 +15,9 @@ from palladio.runtime.front.requests import payloads
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError, OverloadedError
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from tests.runtime.fake_core import FakeEngineCore, started
 

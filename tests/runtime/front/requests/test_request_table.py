@@ -6,8 +6,9 @@ import tracemalloc
 import pytest
 
 from palladio.runtime.front.requests.crash_dump import CrashRecorder
+from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.front.requests.request_table import MAX_CRASHES, MAX_TAKEN, MERGE_AT, MERGE_SHARE, RequestTable
-from palladio.runtime.front.requests.samples import LOGPROB_COST, LengthLimit, output_cost
+from palladio.runtime.front.requests.samples import LOGPROB_COST, output_cost
 from palladio.runtime.interface.errors import (
     DeadlineError,
     EngineDeadError,
@@ -15,18 +16,14 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.messages.messages import StepOutputs
-from palladio.runtime.interface.outputs.outputs import (
-    FinishReason,
-    RequestTimes,
-    RequestTrace,
-    TokenLogprob,
-    TokenOutput,
-    WaitTimes,
-)
-from palladio.runtime.interface.outputs.refused_output import RefusedOutputError
+from palladio.runtime.interface.messages.calls import StepOutputs
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError
+from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.step_tokens import PlainTokens, by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 DEAD = EngineDeadError("killed")
 ROOMY = LengthLimit(1000, "the KV cache")

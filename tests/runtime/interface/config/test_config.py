@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from palladio.runtime.interface.config.config import (
-    CacheConfig,
-    EngineConfig,
-    ExecutionConfig,
-    ModelSource,
-    SchedulerConfig,
-)
+from palladio.runtime.interface.config.cache_config import CacheConfig
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.config.execution_config import ExecutionConfig
 from palladio.runtime.interface.config.field_checks import check_fields
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
+from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.config.user_dirs import user_cache_dir
 from palladio.runtime.interface.errors import ConfigError

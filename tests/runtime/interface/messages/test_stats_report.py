@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from palladio.runtime.interface.messages.messages import EngineStats, HistogramData, RankStats
+from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData, RankStats
 from palladio.runtime.interface.messages.stats_report import describe_stats, upper_bound
 
 RANK = RankStats(num_running=1)

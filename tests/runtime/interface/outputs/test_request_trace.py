@@ -8,19 +8,12 @@ import msgspec
 import pytest
 
 from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.interface.outputs.cache_events import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.outputs import (
-    MAX_CHUNKS,
-    DecodeSteps,
-    PrefillChunk,
-    RequestTimes,
-    RequestTimings,
-    RequestTrace,
-    TokenOutput,
-    WaitTimes,
-)
+from palladio.runtime.interface.outputs.request_trace import LostPages, SnapshotHit
+from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS, DecodeSteps, PrefillChunk, RequestTimes, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs.request_output import RequestTimings
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
-from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.policy.queue_time import QueueTime
@@ -242,7 +235,8 @@ def test_lists_are_bounded_and_copies_stay(ticking) -> None:
 
 def outputs_of(tiny: TinyEngine, requests: dict[str, tuple[list[int], int]], **flags: Any) -> dict[str, list[Any]]:
     """All outputs of each request, run together on real programs."""
-    from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+    from palladio.runtime.interface.request.generation_request import GenerationRequest
+    from palladio.runtime.interface.request.sampling_params import SamplingParams
 
     core = tiny.core(**flags)
     outputs: dict[str, list[Any]] = {name: [] for name in requests}

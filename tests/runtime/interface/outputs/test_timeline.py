@@ -6,8 +6,9 @@ import random
 import msgspec
 import pytest
 
-from palladio.runtime.interface.outputs.outputs import RequestTrace, TokenOutput
+from palladio.runtime.interface.outputs.request_trace import RequestTrace
 from palladio.runtime.interface.outputs.timeline import MAX_BYTES, MAX_RECORDS, RECORD_BYTES, Timeline, TimelineRecord
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 
 SUMS = ("steps", "compile_seconds", "tokens", "new_tokens", "rows", "bucket", "drafts", "accepted")
 

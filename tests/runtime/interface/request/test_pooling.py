@@ -9,7 +9,7 @@ import pytest
 from palladio.runtime.execution.batch.batch_builder import ForwardLayout
 from palladio.runtime.execution.steps.pooler import pool_step
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.pooling import Pooling
+from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.buckets import PrefillBucket
 
 D, SLOTS = 5, 6

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.state.request import Request

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from palladio.runtime.interface.outputs.event_counts import EventCounts
+from palladio.runtime.interface.outputs.counts import EventCounts
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.tree_events import AllBlocksCleared, BlockStored, Event, TreeEvents

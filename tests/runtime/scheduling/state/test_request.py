@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs.outputs import DecodeSteps
-from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions, SamplingParams
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.state.new_tokens import take_tokens
 from palladio.runtime.scheduling.state.request import Request, RequestStatus

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from palladio.runtime.interface.outputs.outputs import DecodeSteps
-from palladio.runtime.interface.request.generation_request import GenerationRequest, SamplingParams
+from palladio.runtime.interface.outputs.request_trace import DecodeSteps
+from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.step_rows import DecodeRows
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows

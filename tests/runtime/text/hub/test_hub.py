@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 
-from palladio.runtime.interface.config.config import ModelSource
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.embedded_model import DEFAULT_MODEL_ALIASES

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock
 
-from palladio.runtime.interface.config.config import ModelSource
+from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path, resolve_source

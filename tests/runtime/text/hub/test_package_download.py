@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.messages.messages import LoadProgress
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub import hub, package_download
 from palladio.runtime.text.hub.catalogue import catalogue
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path

@@ -1,0 +1,51 @@
+"""The limits that an engine reports once it is ready."""
+
+import jax.numpy as jnp
+
+from palladio.model.config.config import ModelConfig
+from palladio.runtime.core.plan.engine_plan import EnginePlan
+from palladio.runtime.interface.messages.engine_state import EngineReady, WeightsSize
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec, Pooling
+from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+
+
+def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> EngineReady:
+    """Collect the limits of a plan whose programs are built. Args: seconds: that compiling took."""
+    reports, pooling = design.programs.built.reports, design.shape.pooling
+    return EngineReady(
+        context_length=design.limits.context_length,
+        max_total_tokens=design.plan.num_tokens,
+        max_running_requests=design.limits.total_running,
+        chunked_prefill_size=design.limits.chunk,
+        page_size=design.shape.page_size,
+        model_type=design.model.model_type,
+        architecture=design.model.architecture,
+        vocab_size=design.shape.num_valid_tokens,
+        eos_token_ids=list(design.model.eos_token_ids),
+        device=f"{design.device.platform}: {design.device.device_kind}",
+        dtype=jnp.dtype(design.dtypes.weights).name,
+        num_programs=len(reports),
+        compile_seconds=seconds,
+        cache_hits=sum(report.result == "hit" for report in reports),
+        random_seed=design.seed,
+        attention_kernels=design.kernels.attention,
+        embedding=None if pooling is None else _embedding(design.model, pooling),
+        num_ranks=design.shape.ranks.num_ranks,
+        weights=weights,
+        embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
+        if design.shape.num_embeds
+        else None,
+        longest_request=design.shape.page_groups.longest_request(
+            design.plan.num_pages - 1, splits_prompts=design.limits.chunk != -1
+        ),
+    )
+
+
+def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
+    classifier = model.classifier
+    if classifier is None:
+        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes)
+    names = list(classifier.labels)
+    judges, joins = classifier.is_difference, bool(classifier.tokens)
+    classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
+    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes)
