@@ -53,8 +53,8 @@ from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target as KernelTarget
-from palladio.runtime.core.plan.memory_needs import memory_needs
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, plan_memory
+from palladio.runtime.core.plan.memory_needs import memory_needs
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 from palladio.runtime.execution.compiled.program_cache import ProgramCache

@@ -8,7 +8,6 @@ from typing import Self
 import jax
 
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
-from palladio.runtime.core.step_timer import StepTimer
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.engine_report import EngineReport
 from palladio.runtime.core.watch.step_logger import usual_observers

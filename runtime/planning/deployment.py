@@ -20,11 +20,11 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.device_shape import abstract_weights, device_shape
-from palladio.runtime.core.plan.memory_needs import needs_of
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.kernel_choice import plan_cache
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryPlan
+from palladio.runtime.core.plan.memory_needs import needs_of
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.core.plan.sizing import EngineLimits, check_experts, check_states
 from palladio.runtime.core.plan.state_sizing import with_states

@@ -14,8 +14,8 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import override
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.pallas_kernels.target import Target
-from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.device_shape import device_shape
+from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults, compile_mode
 from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.interface.config.config import EngineConfig

@@ -1,0 +1,129 @@
+"""EngineInputs: what flags, the model's files and the device say, before any weight is loaded."""
+
+import dataclasses
+from pathlib import Path
+from typing import Self
+
+import jax
+from jax.sharding import Mesh
+
+from palladio.model.base.sharding import make_mesh
+from palladio.model.config.config import ModelConfig, read_model_dir
+from palladio.model.config.config_overrides import overrides_of
+from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.loading.stored_config import agree_with_weights
+from palladio.pallas_kernels.target import Target
+from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens
+from palladio.runtime.core.plan.dtypes import Dtypes
+from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits, check_experts, check_states
+from palladio.runtime.core.plan.small_gguf import as_multiplied
+from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.request.embedding import Pooling
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInputs:
+    """
+    Attributes:
+        device: the first one. path: of the model's folder.
+        limits: as flags, model and platform suggest; states of layers may lower them.
+        num_valid_tokens: ids that may be sampled.
+        pooling: of --is-embedding; None: the engine generates text.
+    """
+
+    device: jax.Device
+    target: Target
+    defaults: PlatformDefaults
+    path: Path
+    model: ModelConfig
+    limits: EngineLimits
+    dtypes: Dtypes
+    mesh: Mesh
+    layout: TensorLayout
+    num_valid_tokens: int
+    pooling: Pooling | None
+
+    @classmethod
+    def of(cls, config: EngineConfig, device: jax.Device) -> Self:
+        """
+        Raises:
+            ConfigError: a flag or the model's config is wrong, or there are too few devices.
+        """
+        target = Target.of(device)
+        defaults = PlatformDefaults.of(device.platform, target.kind)
+        path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
+        model = as_multiplied(_model_config(config, path), path, device.platform, config.source.quantization)
+        limits = EngineLimits.of(config, model, defaults)
+        model = model.for_context(limits.context_length)
+        dtypes = Dtypes.of(config, target, model)
+        check_experts(config.parallel, model)
+        check_states(config, model)
+        mesh = _mesh(config)
+        layout = TensorLayout.over(model, mesh)
+        return cls(
+            device=device,
+            target=target,
+            defaults=defaults,
+            path=path,
+            model=model,
+            limits=limits,
+            dtypes=dtypes,
+            mesh=mesh,
+            layout=layout,
+            num_valid_tokens=_num_valid_tokens(config, path, layout.stored.vocab_size),
+            pooling=_pooling_of(model, path) if config.source.is_embedding else None,
+        )
+
+
+def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
+    model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
+    if config.source.is_embedding:
+        model = with_class_tokens(dataclasses.replace(model, has_head=False), _tokenizer_folder(config, path))
+    elif not model.has_head:
+        raise ConfigError(
+            f"architectures: {model.architecture!r} has no language-model head; start it with --is-embedding"
+        )
+    return agree_with_weights(path, model, config.source.load_format, config.source.quantization)
+
+
+def _tokenizer_folder(config: EngineConfig, path: Path) -> Path:
+    """Where the tokenizer is of the model at `path`."""
+    return Path(config.source.tokenizer_path or path)
+
+
+def _pooling_of(model: ModelConfig, path: Path) -> Pooling:
+    """How an engine of --is-embedding pools; a model that classifies looks at a text's last token."""
+    return Pooling.of(path) if model.classifier is None else Pooling("last", normalizes=False)
+
+
+def _mesh(config: EngineConfig) -> Mesh:
+    parallel, devices = config.parallel, jax.devices()
+    tp_size, dp_size = parallel.rank_size, parallel.dp_size
+    found = f"jax finds {len(devices)} ({devices[0].device_kind})"
+    if tp_size > len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} needs that many devices, but {found}; "
+            f"use --tp-size {len(devices)}{' or less' if len(devices) > 1 else ''}"
+        )
+    if dp_size * tp_size > len(devices):
+        most = len(devices) // tp_size
+        raise ConfigError(
+            f"--dp-size {dp_size} × --tp-size {tp_size} needs {dp_size * tp_size} devices, but {found}; "
+            f"use --dp-size {most}{' or less' if most > 1 else ''}"
+        )
+    if jax.process_count() > 1 and dp_size * tp_size < len(devices):
+        raise ConfigError(
+            f"--tp-size {tp_size} leaves devices unused: --nnodes {jax.process_count()} hosts have "
+            f"{len(devices)} in total; use --tp-size {len(devices) // dp_size}, or fewer hosts"
+        )
+    return make_mesh(tp_size, devices, dp_size, parallel.rank_parts, shares_experts=parallel.enable_dp_attention)
+
+
+def _num_valid_tokens(config: EngineConfig, path: Path, vocab_size: int) -> int:
+    """Ids that the tokenizer knows; the checkpoint's vocabulary may be padded beyond them."""
+    file = _tokenizer_folder(config, path) / "tokenizer.json"
+    if config.source.skip_tokenizer_init or not file.is_file():
+        return vocab_size
+    return min(vocab_size, max(vocabulary(file).values(), default=vocab_size - 1) + 1)
