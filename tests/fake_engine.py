@@ -20,22 +20,34 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, HistogramData, LiveRequest, QueueState, RankStats
 from palladio.runtime.interface.messages.calls import ControlReply, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
+from palladio.runtime.interface.messages.engine_stats import (
+    BucketSteps,
+    EngineStats,
+    HistogramData,
+    LiveRequest,
+    QueueState,
+    RankStats,
+)
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.counts import DraftCounts
-from palladio.runtime.interface.outputs.request_trace import DecodeSteps, PrefillChunk, RequestTimes, RequestTrace, WaitTimes
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
+from palladio.runtime.interface.outputs.request_trace import (
+    DecodeSteps,
+    PrefillChunk,
+    RequestTimes,
+    RequestTrace,
+    WaitTimes,
+)
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
-from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.outputs.request_output import RefusedOutputError
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.interface.request.input_embeds import EmbedsSpec
-from palladio.runtime.interface.request.embedding import EmbeddingSpec
-from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

@@ -34,8 +34,8 @@ from benchmarks.support.server_process import provenance
 from palladio.flags.default_model import default_model_path
 from palladio.model.cache.kv_cache import PAGE_SIZES
 from palladio.model.config.config import ModelConfig, read_model_dir
-from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.core.start.build_scheduler import build_scheduler
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.request.generation_request import GenerationRequest

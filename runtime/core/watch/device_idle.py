@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
 
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.batch.reading import InFlightStep

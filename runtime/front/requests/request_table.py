@@ -18,9 +18,8 @@ from palladio.runtime.interface.errors import (
     PalladioError,
 )
 from palladio.runtime.interface.messages.calls import StepOutputs
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
-from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

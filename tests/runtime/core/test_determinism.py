@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
+from palladio.runtime.core.plan.sizing import EngineLimits
 from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError

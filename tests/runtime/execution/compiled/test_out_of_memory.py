@@ -9,13 +9,13 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.execution.programs.sampling_programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.calls import Shutdown
 from palladio.runtime.interface.messages.engine_state import EngineFailed
 from palladio.runtime.interface.messages.engine_stats import MemoryReport
-from palladio.runtime.interface.messages.calls import Shutdown
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.process.transport import QueueInbox
 from palladio.runtime.process.engine_loop import run_engine
+from palladio.runtime.process.transport import QueueInbox
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from tests.runtime.multihost.meeting import group
 from tests.runtime.tiny_engine import Collector, random_prompt

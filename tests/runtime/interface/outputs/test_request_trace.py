@@ -8,11 +8,19 @@ import msgspec
 import pytest
 
 from palladio.runtime.core.watch.explain import explain_requests
-from palladio.runtime.interface.outputs.request_trace import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS, DecodeSteps, PrefillChunk, RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.request_output import RequestTimings
-from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.outputs.request_trace import (
+    MAX_CHUNKS,
+    DecodeSteps,
+    LostPages,
+    PrefillChunk,
+    RequestTimes,
+    RequestTrace,
+    SnapshotHit,
+    WaitTimes,
+)
 from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
+from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
