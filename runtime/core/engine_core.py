@@ -70,6 +70,7 @@ class EngineCore:
         self._runner = runner
         self._built = runner.programs.built
         self._known_programs = -1, 0.0  # how many the scheduler knows to be built, and how long steps waited for them
+        self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
         self._mask_width = runner.programs.design.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
