@@ -241,7 +241,6 @@ def native_library() -> None:
 
 
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
-_CACHE = "runtime/execution/compiled/program_cache.py"
 GROUPS: dict[str, dict[str, Use]] = {
     "text": {
         "runtime/text/tokenizers/stop_regex.py:read_pattern": stop_patterns,
@@ -264,10 +263,10 @@ GROUPS: dict[str, dict[str, Use]] = {
         "http/wire/protocol.py:_objects_of": objects_of,
     },
     "device": {
-        f"{_CACHE}:CompileMonitor.__init__ jax.monitoring.register_event_listener": compile_counts,
-        f"{_CACHE}:CompileMonitor.__init__ jax.monitoring.register_event_duration_secs_listener": compile_counts,
-        f"{_CACHE}:use_persistent_cache jax.config.update": persistent_cache,
-        f"{_CACHE}:use_persistent_cache compilation_cache.reset_cache": persistent_cache,
+        "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event_listener": compile_counts,
+        "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event_duration_secs_listener": compile_counts,
+        "runtime/execution/compiled/persistent_cache.py:use_persistent_cache jax.config.update": persistent_cache,
+        "runtime/execution/compiled/persistent_cache.py:use_persistent_cache compilation_cache.reset_cache": persistent_cache,
         "runtime/devices/device_choice.py:choose_device jax.config.update": device_choice,
         "runtime/devices/device_choice.py:_quiet_about_others addFilter": device_choice,
         "pallas_kernels/narrow_matmul/config.py:_table": tuned_products,
