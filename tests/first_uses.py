@@ -240,6 +240,8 @@ def native_library() -> None:
     assert abs(float(calls.rows_times_int8(rows, matrix, ones)[0, 0]) - 64.0) < 0.01
 
 
+_CACHE = "runtime/execution/compiled/persistent_cache.py:use_persistent_cache"
+_MONITOR = "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring"
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
 GROUPS: dict[str, dict[str, Use]] = {
     "text": {
@@ -263,10 +265,10 @@ GROUPS: dict[str, dict[str, Use]] = {
         "http/wire/protocol.py:_objects_of": objects_of,
     },
     "device": {
-        "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event_listener": compile_counts,
-        "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event_duration_secs_listener": compile_counts,
-        "runtime/execution/compiled/persistent_cache.py:use_persistent_cache jax.config.update": persistent_cache,
-        "runtime/execution/compiled/persistent_cache.py:use_persistent_cache compilation_cache.reset_cache": persistent_cache,
+        f"{_MONITOR}.register_event_listener": compile_counts,
+        f"{_MONITOR}.register_event_duration_secs_listener": compile_counts,
+        f"{_CACHE} jax.config.update": persistent_cache,
+        f"{_CACHE} compilation_cache.reset_cache": persistent_cache,
         "runtime/devices/device_choice.py:choose_device jax.config.update": device_choice,
         "runtime/devices/device_choice.py:_quiet_about_others addFilter": device_choice,
         "pallas_kernels/narrow_matmul/config.py:_table": tuned_products,
