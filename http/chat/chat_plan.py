@@ -14,8 +14,8 @@ from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.field_warnings import WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest, ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.interface.request.grammar_spec import Grammar
+from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

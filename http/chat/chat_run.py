@@ -21,8 +21,8 @@ from palladio.http.wire.field_warnings import Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar
+from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.token_output import FinishReason
 
 
 class Usage:

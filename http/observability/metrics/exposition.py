@@ -18,8 +18,8 @@ from palladio.http.observability.metrics.front_metrics import FRONT_METRICS
 from palladio.http.observability.metrics.metric import Family, Labels, Metric, Samples, families, one
 from palladio.http.observability.metrics.router_metrics import ROUTER_LIMITS, ROUTER_METRICS
 from palladio.http.observability.records.front_counts import FrontMetrics
-from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats
 from palladio.runtime.interface.messages.engine_state import EngineReady
+from palladio.runtime.interface.messages.engine_stats import BucketSteps, EngineStats, RankStats
 
 _NO_RANK = "(none)"  # the dp_rank of requests that wait, and have no rank yet
 

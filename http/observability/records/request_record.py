@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from palladio.http.observability.records.front_counts import FrontMetrics
-from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.outputs.request_output import RequestOutput, RequestTimings
+from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput, RequestTimings
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
-from palladio.runtime.interface.outputs.request_output import RefusedOutputError
+from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 RecordStatus = Literal["live", "finished", "failed"]

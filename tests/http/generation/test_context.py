@@ -30,9 +30,9 @@ from palladio.runtime.interface.errors import (
     request_error,
 )
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine

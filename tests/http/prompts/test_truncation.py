@@ -9,9 +9,9 @@ import pytest
 from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder, Truncation
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import Serve

@@ -14,9 +14,14 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError
-from palladio.runtime.interface.outputs.request_trace import LostPages, SnapshotHit
-from palladio.runtime.interface.outputs.request_trace import PrefillChunk, RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.request_output import RequestOutput
+from palladio.runtime.interface.outputs.request_trace import (
+    LostPages,
+    PrefillChunk,
+    RequestTimes,
+    RequestTrace,
+    SnapshotHit,
+)
 from palladio.runtime.interface.outputs.timeline import TimelineKind
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.request_options import RequestOptions

@@ -11,8 +11,7 @@ import pytest
 
 from palladio.http.generation import scored_pairs
 from palladio.http.generation.scored_pairs import MAX_PAIRS
-from palladio.runtime.interface.request.embedding import ClassSpec
-from palladio.runtime.interface.request.embedding import EmbeddingSpec
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
 from palladio.runtime.text.tokenizers.pair_prompts import DEFAULT_INSTRUCTION, JUDGE_MARK, pair_prompt
 from tests.fake_embedding import fake_embedding
 from tests.fake_engine import MODEL, FakeEngine
