@@ -69,7 +69,7 @@ def test_all_apis_make_the_same_plan(engine: FakeEngine) -> None:
     for plan in plans[1:]:
         assert (plan.params, plan.tools, plan.prompt) == (plans[0].params, plans[0].tools, plans[0].prompt)
         assert (plan.reasoning, plan.write_grammar()) == (plans[0].reasoning, plans[0].write_grammar())
-        assert [entry.code for entry in plan.warnings.entries] == ["unsupported_parameter"], "of the template's tools"
+        assert plan.warnings == NONE
     assert [plan.names.name("max_tokens") for plan in plans] == [
         *("max_tokens", "max_tokens", "max_completion_tokens", "max_tokens")
     ]
@@ -102,4 +102,4 @@ def test_a_plan_and_a_prompt_make_the_request(engine: FakeEngine) -> None:
     assert (request.options, request.params.max_tokens) == (options, 3)
     assert request.params.grammar is not None
     assert request.params.grammar.text == "a+"
-    assert (reader.end.text, reader.is_plain) == ("<user>hi", True)
+    assert (reader.end.text, reader.new_tools) == ("<user>hi", None)
