@@ -57,7 +57,7 @@ __all__ = [
 _MODULES: Final = {  # of the names that are no errors
     "Engine": "palladio.runtime.front.offline.offline_engine",
     "EngineConfig": "palladio.runtime.interface.config.config",
-    "RequestOutput": "palladio.runtime.interface.outputs.token_output",
+    "RequestOutput": "palladio.runtime.interface.outputs.request_output",
     "SamplingParams": "palladio.runtime.interface.request.generation_request",
 }
 

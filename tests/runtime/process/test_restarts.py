@@ -285,10 +285,13 @@ async def test_a_stopped_process_does_not_hang(tmp_path):
 
 
 async def test_pauses_between_starts_that_fail_grow_to_30_seconds(monkeypatch):
-    pauses = []
+    pauses, here, wait = [], asyncio.get_running_loop(), asyncio.sleep
 
     async def sleep(seconds):
-        pauses.append(seconds)
+        if asyncio.get_running_loop() is not here:  # a server that other tests share
+            await wait(seconds)
+        else:
+            pauses.append(seconds)
 
     class Transport:
         async def stop(self, timeout):
