@@ -16,8 +16,9 @@ from tests.source_tree import ROOT
 def session_fixtures() -> Iterator[str]:
     for path in (ROOT / "tests").rglob("conftest.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            marks = map(ast.unparse, node.decorator_list) if isinstance(node, ast.FunctionDef) else ()
-            yield from (node.name for mark in marks if "fixture(" in mark and "'session'" in mark)
+            if isinstance(node, ast.FunctionDef):
+                marks = map(ast.unparse, node.decorator_list)
+                yield from (node.name for mark in marks if "fixture(" in mark and "'session'" in mark)
 
 
 def test_shared_fixtures_are_made_once_for_a_process() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
-from huggingface_hub.utils import WeakFileLock
+from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]  # public, but not in an __all__
 
 from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.hub_worker import Silent

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.utils import WeakFileLock
+from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]  # public, but not in an __all__
 
 from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
