@@ -74,7 +74,8 @@ FAMILIES = {
         defaults={
             **DEFAULTS,
             "max_position_embeddings": 8192,
-            **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
         },
     )
 }
