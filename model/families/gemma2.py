@@ -71,11 +71,7 @@ FAMILIES = {
     "Gemma2ForCausalLM": Family(
         describe=_describe,
         weights=(*TABLES, *ATTENTION, *MLP, *SANDWICH_NORMS),
-        defaults={
-            **DEFAULTS,
-            "max_position_embeddings": 8192,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
+        defaults=DEFAULTS
+        | {"max_position_embeddings": 8192, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     )
 }
