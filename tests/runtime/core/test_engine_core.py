@@ -201,7 +201,7 @@ def test_integrity_is_checked_only_if_asked(core: EngineCore, monkeypatch: pytes
     def broken() -> None:
         raise AssertionError("a page is lost")
 
-    monkeypatch.setattr(core, "check_integrity", broken)
+    monkeypatch.setattr(core._scheduler, "check_integrity", broken)
     assert core.stats().integrity_error is None
     assert core.stats(check_integrity=True).integrity_error == "a page is lost"
     collector = Collector(core)

@@ -251,7 +251,7 @@ def test_a_request_waits_once() -> None:
         with pytest.raises(AssertionError, match="waiting already"):
             again(request)
     queue.remove(request)
-    with pytest.raises(AssertionError, match="nobody waits"):
+    with pytest.raises(AssertionError, match="the queue is empty"):
         queue.take()
 
 
