@@ -24,7 +24,6 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/scheduler.py:request": REQUEST,
     "runtime/scheduling/step_planner.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request.trace": REQUEST,
-    "runtime/scheduling/state/request.py:request": REQUEST,
     "runtime/scheduling/cache/evictable_leaves.py:node": NODE,
     "runtime/scheduling/cache/radix_cache.py:at": NODE,
     "runtime/scheduling/cache/radix_cache.py:node": NODE,
