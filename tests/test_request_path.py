@@ -3,7 +3,7 @@
 from scripts import request_path
 from tests import compile_cache
 
-MOST_FILES = 59
+MOST_FILES = 65
 MOST_CALLS = 220  # of Python for each step of the engine
 
 SHARE = "runtime/scheduling/policy/batch_share.py"
