@@ -15,6 +15,6 @@ async def test_a_streamed_chat_request_runs_through_few_files():
     assert {"http/chat/chat_run.py", "runtime/scheduling/scheduler.py", "runtime/core/engine_core.py"} <= files
     assert "runtime/scheduling/dp_scheduler.py" not in files, "there is one rank"
     (of_share,) = [calls[SHARE] for calls in threads.values() if SHARE in calls]
-    assert list(of_share) == ["BatchShare.count"], "there are no background requests"
+    assert of_share.keys() <= {"BatchShare.count", "BatchShare.is_shared"}, "there are no background requests"
     assert len(files) <= MOST_FILES, sorted(files)
     assert request_path.calls_per_step(threads) <= MOST_CALLS
