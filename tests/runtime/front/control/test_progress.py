@@ -106,8 +106,8 @@ def test_a_terminal_of_unknown_size_shows_it_too():
     """As containers and `script` have it: 0 columns, 0 rows."""
     code = (
         "from palladio.runtime.front.control import progress\n"
-        "from palladio.runtime.interface.messages import messages\n"
-        "progress.ProgressDisplay().update(messages.LoadProgress('load', 2, 2))"
+        "from palladio.runtime.interface.messages import engine_state\n"
+        "progress.ProgressDisplay().update(engine_state.LoadProgress('load', 2, 2))"
     )
     terminal, end = pty.openpty()
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, stdin=end, stdout=end, stderr=end, check=True)
