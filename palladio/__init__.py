@@ -58,7 +58,7 @@ _MODULES: Final = {  # of the names that are no errors
     "Engine": "palladio.runtime.front.offline.offline_engine",
     "EngineConfig": "palladio.runtime.interface.config.config",
     "RequestOutput": "palladio.runtime.interface.outputs.request_output",
-    "SamplingParams": "palladio.runtime.interface.request.generation_request",
+    "SamplingParams": "palladio.runtime.interface.request.sampling_params",
 }
 
 

@@ -20,7 +20,7 @@ SEAMS = {  # kind of feature → its files, and what of them is the seam itself
     "family": (("model/families/*.py",), ("__init__",)),
     "format of weights": (("model/formats/*.py",), ("__init__", "packing", "stored_format")),
     "kind of weight": (("model/weights/scaled.py", "model/weights/quantize.py", "model/weights/file_matrix.py"), ()),
-    "kind of cache": (("model/cache/*_cache.py",), ("kv_cache",)),
+    "kind of cache": (("model/cache/*_cache.py",), ("kv_cache", "paged_cache")),
     "proposer": (("runtime/execution/**/*proposer*.py",), ()),
 }
 

@@ -1,4 +1,4 @@
-"""One request's line through the product stays short enough to be read: see scripts/request_path.py."""
+"""One request's line through the product does not grow unnoticed: see scripts/request_path.py."""
 
 from scripts import request_path
 from tests import compile_cache
@@ -9,7 +9,7 @@ MOST_CALLS = 220  # of Python for each step of the engine
 SHARE = "runtime/scheduling/policy/batch_share.py"
 
 
-async def test_a_streamed_chat_request_runs_through_few_files():
+async def test_a_streamed_chat_request_runs_through_no_more_files():
     threads = await request_path.follow_request(compilation_cache_dir=str(compile_cache.folder() / "xla"))
     files = request_path.all_files(threads)
     assert {"http/chat/chat_run.py", "runtime/scheduling/scheduler.py", "runtime/core/engine_core.py"} <= files

@@ -15,7 +15,6 @@ from palladio.http.generation.event_stream import EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.field_warnings import WarningList, Warnings
-from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import InvalidRequestError
 
 
@@ -83,7 +82,7 @@ def _with_length(context: Context, run: ChatRun, max_tokens: int) -> Warnings:
         InvalidRequestError: warnings are errors (--unknown-fields refuse).
     """
     warnings = WarningList(run.warnings, run.stream.names)
-    limit = LengthLimit.of(context.engine.info)
+    limit = context.facts.room
     room = limit.limit - len(run.request.prompt_ids)
     if 0 < room < max_tokens:
         message = "{param} is {value}, but the prompt leaves {room} tokens of {limit}"

@@ -1,6 +1,8 @@
 """ChatRun: a conversation on the engine, whichever route it came by."""
 
+import asyncio
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import Self
@@ -15,7 +17,9 @@ from palladio.http.generation.usage import Usage
 from palladio.http.generation.whole import collect, feed
 from palladio.http.prompts.rendering import ChatPrompt, encode_chat
 from palladio.http.prompts.text_encoding import TextEncoder, run_encoding
+from palladio.http.prompts.tools import tools_size
 from palladio.http.reasoning.family import PromptEnd
+from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.field_warnings import Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
@@ -179,15 +183,14 @@ async def translate(
     with names.renaming():
         facts = context.facts
         template = await facts.template.for_request(body.chat_template)
-    plan = plan_chat(
-        body,
-        facts,
-        template,
-        before,
-        names,
+    make_plan = functools.partial(
+        plan_chat,
+        *(body, facts, template, before, names),
         reasoning_is_optional=reasoning_is_optional,
         is_counted=is_counted,
     )
+    # Checks of tools look at each of their parameters.
+    plan = await asyncio.to_thread(make_plan) if tools_size(body) > LARGE_BODY else make_plan()
     prompt, grammar = await encode_plan(plan, context.counting_encoder if is_counted else context.encoder)
     request, reader = join_chat(
         *(plan, prompt, grammar, facts.tokenizer, request_id, options),

@@ -8,7 +8,7 @@ from typing import Any
 
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
-from palladio.http.prompts.text_encoding import Truncation
+from palladio.http.prompts.text_encoding import Truncation, required
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
@@ -16,7 +16,7 @@ from palladio.http.tool_calls.formats import ToolFormat
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.errors import InvalidRequestError, ModelNotFoundError
+from palladio.runtime.interface.errors import ModelNotFoundError
 from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.version import __version__
@@ -96,11 +96,7 @@ class ModelFacts:
         Raises:
             InvalidRequestError: the server runs without one.
         """
-        if self.loaded_tokenizer is None:
-            raise InvalidRequestError(
-                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
-            )
-        return self.loaded_tokenizer
+        return required(self.loaded_tokenizer)
 
     @functools.cached_property
     def room(self) -> LengthLimit:

@@ -1,4 +1,4 @@
-"""A conversation becomes a prompt: rendered, tokenized and its grammar written, with one hop to a thread at most."""
+"""A conversation becomes a prompt: rendered, then tokenized and its grammar written."""
 
 import asyncio
 import contextlib
@@ -73,8 +73,8 @@ async def encode_chat(
 ) -> tuple[ChatPrompt, Grammar | None]:
     """The prompt of a conversation, and the grammar of its answer.
 
-    What is short is done at once, unless rendering takes its time. All else leaves the event loop once: to the
-    template's own threads if there is something to render.
+    What is short is done at once. What takes long to render goes to the template's few threads; tokenizing and the
+    grammar, which have no time limit, never do: they would hold up other conversations.
 
     Args:
         size: what writing the grammar counts for, in characters.
@@ -101,7 +101,6 @@ async def encode_chat(
         with contextlib.suppress(RenderLimitError):
             text = render(QUICK_SECONDS)
     if text is None:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(template.threads, lambda: finish(render(MAX_SECONDS)))
+        text = await asyncio.get_running_loop().run_in_executor(template.threads, render, MAX_SECONDS)
     rendered = text
     return await run_encoding(lambda: finish(rendered), max(len(rendered), size))

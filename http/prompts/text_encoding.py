@@ -88,6 +88,18 @@ def entries_size(entries: object, tools: Sequence[object] | None = None) -> int:
     return size + ENTRY_SIZE * (len(entries) + sum(len(content) for content in contents if isinstance(content, list)))
 
 
+def required(tokenizer: Tokenizer | None) -> Tokenizer:
+    """
+    Raises:
+        InvalidRequestError: the server runs without one.
+    """
+    if tokenizer is None:
+        raise InvalidRequestError(
+            "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
+        )
+    return tokenizer
+
+
 class TextEncoder:
     """The tokenizer as the routes use it. Safe to use from several threads.
 
@@ -108,12 +120,7 @@ class TextEncoder:
         Raises:
             InvalidRequestError: the server runs without one.
         """
-        tokenizer = self._engine.tokenizer
-        if tokenizer is None:
-            raise InvalidRequestError(
-                "the server runs with --skip-tokenizer-init: send token ids to /v1/completions or /generate"
-            )
-        return tokenizer
+        return required(self._engine.tokenizer)
 
     def encode(self, text: str, add_special_tokens: bool = True, truncation: Truncation | None = None) -> list[int]:
         """

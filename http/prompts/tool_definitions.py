@@ -149,7 +149,8 @@ def _parameters(schema: object, path: str) -> dict[str, Any]:
     if kept.get("type", "object") != "object":
         raise InvalidRequestError.of('{param} must be "object": arguments have names', param=f"{path}.type")
     properties = kept.get("properties", {})
-    if not isinstance(properties, dict) or not all(isinstance(value, dict | bool) for value in properties.values()):
+    kinds = (dict, bool)  # a union would be made anew for each value
+    if not isinstance(properties, dict) or not all(isinstance(value, kinds) for value in properties.values()):
         raise InvalidRequestError.of("{param} must map names to JSON schemas", param=f"{path}.properties")
     required = kept.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):

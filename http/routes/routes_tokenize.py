@@ -1,5 +1,7 @@
 """POST /tokenize and /detokenize, with and without /v1."""
 
+import asyncio
+import functools
 from typing import Annotated, Any
 
 import orjson
@@ -13,7 +15,7 @@ from palladio.http.generation.prompts import check_num_prompts, encode_prompts, 
 from palladio.http.prompts.rendering import Conversation, encode_chat
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
-from palladio.http.wire.body import JsonBody, describe_body
+from palladio.http.wire.body import LARGE_BODY, JsonBody, describe_body
 from palladio.http.wire.field_map import AS_SENT, FieldMap
 from palladio.http.wire.field_warnings import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest
@@ -107,7 +109,10 @@ async def _tokenize(context: Context, body: TokenizeRequest, warnings: WarningLi
         )
         facts = context.facts
         tokenizer, template = facts.tokenizer, facts.template
-        plan = ToolPlan.of(chat, facts.tool_format, tokenizer, is_written=template.reads_tools(tokenizer))
+        make_plan = functools.partial(
+            ToolPlan.of, chat, facts.tool_format, tokenizer, is_written=template.reads_tools(tokenizer)
+        )
+        plan = await asyncio.to_thread(make_plan) if tools_size(chat) > LARGE_BODY else make_plan()
         if plan.is_generic:
             warn_of_generic(chat, warnings)
         template_tools = template.tools_to_write(tokenizer, plan)

@@ -45,7 +45,7 @@ class Warnings:
         return any(entry.param == param for entry in self.entries)
 
     def note_since(self, before: "Warnings", note: NoteWarning | None) -> None:
-        """Calls `note` for each warning that was added to those before."""
+        """Calls `note` for each warning that was added to those before. A refused request has its error instead."""
         if note is not None:
             for entry in self.entries[len(before.entries) :]:
                 note(entry.param or "", entry.code or "")

@@ -240,7 +240,7 @@ def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, An
             raise ConfigError(f"eos_token_id must be a token id or a list of them, found {shown(value)}")
         if (count := len({*ids, *found})) > MAX_EOS:
             raise ConfigError(f"eos_token_id must list at most {MAX_EOS} token ids, found {count} in all files")
-        ids += [token for token in found if token not in ids and token >= 0]  # some files say -1 for none
+        ids = list(dict.fromkeys([*ids, *(token for token in found if token >= 0)]))  # some files say -1 for none
     if not ids and "eos_token_id" not in config and default is not None:
         return _eos_token_ids({"eos_token_id": default}, {}, None)
     return tuple(ids)

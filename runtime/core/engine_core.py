@@ -134,7 +134,8 @@ class EngineCore:
 
     @property
     def spare_seconds(self) -> float:
-        """Of a step of background requests alone most of the time: whoever comes then does not wait for another one."""
+        """How long the next step may wait: a pause, or most of a step of background requests alone, so that a request
+        which comes meanwhile does not wait for another one of these."""
         if self._control.is_stopped:
             return PAUSE_POLL
         if not self._share.num_background or not self._in_flight:
@@ -217,7 +218,7 @@ class EngineCore:
         self._grammars.flush()
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
-        """Return what these requests do and wait for, without those that have ended."""
+        """Returns what these requests do and wait for, without those that have ended."""
         return self._report.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:

@@ -78,8 +78,8 @@ class InvalidRequestError(PalladioError, ValueError):
     """The request is wrong and cannot succeed unchanged.
 
     `InvalidRequestError(text, param=…)` is for words that stay as they are. Words that mention a field which some route
-    calls otherwise go through `of`. The border (an HTTP answer, an event, a line of a batch) renders the error with the
-    names of its route, once; `str(error)` has those of whoever raised it.
+    calls otherwise go through `of`. A translation gives the error the client's names on its way out; an
+    error within a stream gets them where it is answered.
 
     Attributes:
         message: the words.

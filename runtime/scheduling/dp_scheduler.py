@@ -211,7 +211,7 @@ class DataParallelScheduler:
 
 
 EngineScheduler = Scheduler | DataParallelScheduler
-"""What an engine has: of its only rank, or of several."""
+"""The scheduler of an engine: of its only rank, or of several."""
 
 
 def _has_room(idle: Scheduler, request: Request) -> bool:

@@ -219,6 +219,7 @@ class Scheduler:
         self.cache.check_integrity(self.running)
         self.running.check_integrity()
         assert len(self._requests) == len(self.running) + len(self.waiting), "a request is lost"
+        assert len(list(self.waiting)) == len(self.waiting), "the queue counts other requests than it has"
         assert all(request.slot == 0 and not request.pages for request in self.waiting)
 
     def stats(self) -> list[RankStats]:

@@ -85,7 +85,7 @@ class StepPlanner:
         # Unless a step holds both kinds of work they take turns, so that a long prompt does not stop running streams.
         if mixes or self.prefilled_last:
             num_shortages = len(self._retractor.retractions)
-            decoding = self._take_decoding(step_class)
+            decoding = self._retractor.with_room(slots)
             may_admit = len(self._retractor.retractions) == num_shortages
             if len(decoding) and not mixes:
                 return self._decode(decoding)

@@ -100,8 +100,8 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     Fault(
         "tokens of steady rows go out, and their requests do not have them",
         _COLUMNS,
-        "        self.known += ones\n",
-        "",
+        "        self._read += change\n",
+        "        self._read[0] += change[0]\n",
         STEADY,
     ),
     Fault(

@@ -170,7 +170,7 @@ class _Sizes:
         )
 
     def memory_plan(self, config: EngineConfig, platform: str, workspace: Callable[[], int]) -> MemoryPlan:
-        """Divide the memory of each device.
+        """Divides the memory of each device.
 
         Args:
             workspace: bytes that the programs need beside it; called if memory is short.

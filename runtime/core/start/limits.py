@@ -10,7 +10,7 @@ from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 
 
 def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> EngineReady:
-    """Collect the limits of a plan whose programs are built. Args: seconds: that compiling took."""
+    """Collects the limits of a plan whose programs are built. Args: seconds: that compiling took."""
     reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,

@@ -68,7 +68,7 @@ class CallListener:
 @dataclasses.dataclass(frozen=True, slots=True)
 class BuiltExecutor:
     """Attributes:
-    memory: the plan's table, with the workspace that the compiled programs need. seconds: that compiling took.
+    memory: the plan's table, with the workspace that the compiled programs need.
     """
 
     design: EnginePlan

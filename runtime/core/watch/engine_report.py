@@ -47,7 +47,7 @@ class EngineReport:
         self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
 
     def stats(self, *, check_integrity: bool, pages: bool) -> EngineStats:
-        """Return a snapshot, see GetStats."""
+        """Returns a snapshot, see GetStats."""
         is_still = not self._scheduler.num_running and not self._self_check.is_running
         stats = EngineStats(
             ranks=self._scheduler.stats(),
@@ -68,7 +68,7 @@ class EngineReport:
         return stats
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
-        """Return what these requests do and wait for, without those that have ended."""
+        """Returns what these requests do and wait for, without those that have ended."""
         found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
         requests = list(itertools.chain(*found, self._grammars.explain(request_ids)))
         for request in requests:

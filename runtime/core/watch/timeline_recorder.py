@@ -82,7 +82,7 @@ class WatchedRequest:
         self.reason = reason or ""
 
     def plan(self, row: ScheduledRow, step: InFlightStep, batch: ScheduledBatch, began: Moment) -> "WatchedRow":
-        """A row of its is dispatched. Args: began: the dispatch."""
+        """One of its rows is dispatched. Args: began: the dispatch."""
         admits, self.is_queued = self.is_queued, False
         self.num_unread += 1
         self.computed = row.end
@@ -93,7 +93,7 @@ class WatchedRequest:
         return WatchedRow(self, row, began, step.num_steps, rows * step.num_steps, bucket * step.num_steps, admits)
 
     def read(self, part: "WatchedRow", now: Moment) -> None:
-        """A row of its has been read."""
+        """One of its rows has been read."""
         self.num_unread -= 1
         row, start = part.row, part.start
         if part.admits:

@@ -112,7 +112,7 @@ class SamplingBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SampleOutput:
-    """What a step sampled, on the device. The host converts it once (`step_results.read_batch`), to TokenOutput.
+    """What a step sampled, on the device. The host converts it once (`reading.read_batch`), to TokenOutput.
 
     Attributes:
         token_ids: i32[B].

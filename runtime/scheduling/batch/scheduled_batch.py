@@ -77,7 +77,7 @@ class ScheduledBatch:
 
     @property
     def rows(self) -> list[ScheduledRow]:
-        """All of them, for who looks at each: few steps are looked at so."""
+        """All of them, one by one: too slow for every step."""
         return [*map(self.decodes.row, range(self.num_decodes)), *self.chunks]
 
     def row(self, number: int) -> ScheduledRow:

@@ -75,7 +75,7 @@ class Retractor:
         if np.count_nonzero(is_free) == len(slots):
             return True
         full = slots[~is_free]
-        if len(columns.growing(full)[1]) < len(full) or columns.unsure[slots].any():
+        if len(columns.growing(full)[1]) < len(full) or columns.has_unsure(slots):
             return False
         soon = columns.soon_full(slots)
         if not self._cache.has_spare(len(soon)):
@@ -86,12 +86,14 @@ class Retractor:
     def with_room(self, slots: Slots) -> Slots:
         """The slots of those that can decode, each with room for one more token: they get pages here. Who finds too few
         waits or is retracted. Args: slots: of running requests."""
-        if self.have_room(slots):
-            return slots
         columns = self._running.columns
+        if columns.count_roomy() == len(self._running):
+            return slots
         unfree: Mask = columns.room(slots) <= 0
+        if not np.count_nonzero(unfree):
+            return slots
         ready_rows, growing_slots = columns.growing(slots[unfree])
-        if len(growing_slots) <= self._cache.num_available_columns and not columns.unsure[slots].any():
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.has_unsure(slots):
             soon = columns.soon_full(slots)
             self._cache.add_pages(columns, soon if self._cache.has_spare(len(soon)) else growing_slots)
             unfree[unfree] = ~ready_rows
@@ -183,7 +185,7 @@ class Retractor:
         return self._num_fruitless > MAX_FRUITLESS
 
     def _order(self, request: Request) -> tuple[bool, int, int, float]:
-        """Who is retracted last sorts first."""
+        """Sort key: those that are retracted last come first."""
         lost = self._cache.num_lost_tokens(request)
         return request.given.options.background, -self._urgency(request), -lost, request.given.received
 

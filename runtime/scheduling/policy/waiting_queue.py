@@ -315,7 +315,7 @@ class WaitingQueue:
         return (self._foreground if self.num_foreground else self._background).peek()
 
     def take(self) -> Request:
-        """Takes the next request out of its line; somebody waits."""
+        """Takes the next request out of its line. The queue is not empty."""
         request = (self._foreground if self.num_foreground else self._background).take()
         self._count(request, -1)
         return request

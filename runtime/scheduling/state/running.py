@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from palladio.runtime.scheduling.state.request import Request, StepNeeds
-from palladio.runtime.scheduling.state.slot_columns import Counts, SlotColumns, Slots, TokenIds
+from palladio.runtime.scheduling.state.slot_columns import RECENT, Counts, SlotColumns, Slots, TokenIds
 
 
 class SteadyRows:
@@ -61,13 +61,21 @@ class SteadyRows:
         columns = self._columns
         if self.num_changes != columns.num_changes:
             return False
-        return columns.take_one_each(self.slots, self._ones, self._stop_ids, token_ids)
+        return columns.take_one_each(self.slots, self._begins, self._change, self._stop_ids, token_ids)
 
     @functools.cached_property
     def _ones(self) -> Counts:
         ones = np.zeros(len(self._columns.known), np.int64)
         ones[self.slots] = 1
         return ones
+
+    @functools.cached_property
+    def _begins(self) -> Slots:
+        return self.slots * RECENT
+
+    @functools.cached_property
+    def _change(self) -> Counts:
+        return np.stack([-self._ones, self._ones])
 
     @functools.cached_property
     def _stop_ids(self) -> TokenIds:

@@ -24,7 +24,7 @@ TokenIds = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 
-RECENT = 128  # tokens of a request that only the columns have, at most
+RECENT = 128  # tokens of a request that only the columns have, at most; a power of two
 MAX_STOP_IDS = 8  # of a request whose tokens are not looked at one by one
 
 
@@ -64,11 +64,13 @@ class SlotColumns:
         self.computed: Counts
         self.unread: Counts
         self.known: Counts
-        self.computed, self.unread, self.unsure, self.known = self._numbers[:4]
+        self.computed, self.unread, self.known, self.unsure = self._numbers[:4]
+        self._planned, self._read = self._numbers[:2], self._numbers[1:3]  # computed, unread; unread, known
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
         self._has_drafts = False  # some row ever had one: else nothing is unsure
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
         self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
+        self._flat_recent = self.recent.reshape(-1)  # the same memory: numbers of one kind are written faster
 
     def take_slot(
         self, slot: int, request: Any, request_id: str, stop_ids: Sequence[int], *, known: int, max_computed: int
@@ -144,6 +146,10 @@ class SlotColumns:
             room -= self.unsure[slots]
         return room
 
+    def has_unsure(self, slots: Slots) -> bool:
+        """Whether one of these may have more tokens in the cache than `computed`."""
+        return self._has_drafts and bool(np.count_nonzero(self.unsure[slots]))
+
     def count_roomy(self) -> int:
         """How many requests have room for one more token. A free slot has none."""
         computed = self.computed + self.unsure if self._has_drafts else self.computed
@@ -182,9 +188,8 @@ class SlotColumns:
             slots: theirs. ones: i64[slots], 1 for each of them and 0 for free slots: a sum of whole columns takes a
                 third of the time of one by slots.
         """
-        starts: Counts = self.computed[slots]
-        self.computed += ones
-        self.unread += ones
+        starts: Counts = self.computed.take(slots)
+        self._planned += ones
         return starts
 
     def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
@@ -252,18 +257,23 @@ class SlotColumns:
         self.unread[slots] -= 1
         return taken
 
-    def take_one_each(self, slots: Slots, ones: Counts, stop_ids: TokenIds, token_ids: TokenIds) -> bool:
+    def take_one_each(
+        self, slots: Slots, begins: Slots, change: Counts, stop_ids: TokenIds, token_ids: TokenIds
+    ) -> bool:
         """Takes a token of each request, if nothing follows from any of them; else nothing changes.
 
         Args:
-            slots, ones: as for `plan_one_each`.
+            slots: theirs. begins: where these begin in `recent`, as one row.
+            change: i64[2, slots], what is added to `unread` and `known`: -1 and 1 for each of them, 0 for free slots.
             stop_ids: i32[N, B], those of each row; -1: none.
             token_ids: i32[B].
         """
         num_plain = np.count_nonzero(self.known < self.plain_until)
         if num_plain < len(slots) or np.count_nonzero(token_ids == stop_ids):
             return False
-        self.recent[slots, self.known[slots] % RECENT] = token_ids
-        self.known += ones
-        self.unread -= ones
+        places = self.known.take(slots)
+        places &= RECENT - 1
+        places += begins
+        self._flat_recent[places] = token_ids
+        self._read += change
         return True

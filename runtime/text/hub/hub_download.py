@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,32 +165,39 @@ def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, sto
         OSError: it failed, or `stop` was set.
     """
     blobs, total, here = repository.folder / "blobs", listing.total, listing.total - listing.missing
+    _remove_unfinished(repository)  # of processes that were killed: the new files need the room
+    others = frozenset(_unfinished(repository))
     before = _size(blobs)
     on_progress(LoadProgress("download", here, total))
     code = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
     where = {"endpoint": hub_endpoint(), "cache_dir": str(repository.cache)}
     child = subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(_arguments(repository) | where)],
-        stdin=subprocess.PIPE,  # it ends when this process does
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,  # not arguments, which `ps` shows: an address may hold a password
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the other
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    idle = 0.0  # what this process leaves itself is removed at once
+    is_cut = True
     try:
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: what it says is read below
+            child.stdin.write(json.dumps(_arguments(repository) | where).encode() + b"\n")
+            child.stdin.flush()
         while child.poll() is None:
             if stop.wait(_INTERVAL):
                 raise OSError("the download was stopped")
             on_progress(LoadProgress("download", min(here + max(0, _size(blobs) - before), total - 1), total))
         said = child.stdout.read()
-        idle = _IDLE_SECONDS
+        is_cut = False
     finally:
         child.terminate()  # unless it has ended
         child.wait()
-        child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
         child.stdout.close()
-        _remove_unfinished(repository, idle)
+        if is_cut:
+            _remove_unfinished(repository, frozenset(_unfinished(repository)) - others)
     try:
         found = json.loads(said)
     except ValueError:
@@ -228,19 +235,25 @@ def _arguments(repository: Repository) -> dict[str, Any]:
     }
 
 
-def _remove_unfinished(repository: Repository, idle: float) -> None:
-    """Removes half-written files that no process writes any more, unless the hub's client continues them.
+def _unfinished(repository: Repository) -> Iterator[Path]:
+    """Half-written files that the hub's client never continues: it continues those of its earlier versions alone, which
+    are called HASH.incomplete."""
+    return (repository.folder / "blobs").glob("*.*.incomplete")
 
-    It continues those of earlier versions, `HASH.incomplete`, and never those of later ones, whose names are unique.
+
+def _remove_unfinished(repository: Repository, own: Collection[Path] = ()) -> None:
+    """Removes half-written files that no process writes any more.
+
+    Others than `own` must have been idle for a minute: there are shared file systems on which locks hold nobody back.
 
     Args:
-        idle: seconds since a file was written; for shared file systems on which locks hold nobody back.
+        own: came while a download of this process ran, which has ended.
     """
     locks = repository.cache / ".locks" / repository.folder.name  # as the hub's client names them
-    for file in (repository.folder / "blobs").glob("*.*.incomplete"):
+    for file in _unfinished(repository):
         lock = locks / f"{file.name.partition('.')[0]}.lock"
         with contextlib.suppress(OSError), WeakFileLock(lock, timeout=_LOCK_SECONDS):
-            if time.time() - file.stat().st_mtime >= idle:
+            if file in own or time.time() - file.stat().st_mtime >= _IDLE_SECONDS:
                 file.unlink()
 
 

@@ -1,6 +1,6 @@
 """The process that downloads from the hub. A signal ends it at once; threads of the hub's client cannot be stopped.
 
-Its argument is a JSON object of the arguments of `snapshot_download`; it prints the result. It ends when its standard
+It reads a line, a JSON object of the arguments of `snapshot_download`, and prints the result. It ends when its standard
 input does, so it does not outlive the process that started it.
 """
 
@@ -23,9 +23,10 @@ class Silent(tqdm):  # type: ignore[misc]  # tqdm has no types
 
 def main() -> None:
     """Prints {"folder": …} or {"error": …}."""
+    arguments = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        found = {"folder": snapshot_download(**json.loads(sys.argv[1]), tqdm_class=Silent)}
+        found = {"folder": snapshot_download(**arguments, tqdm_class=Silent)}
     except (OSError, ValueError) as error:
         found = {"error": (str(error).strip().splitlines() or [type(error).__name__])[0]}
     print(json.dumps(found), flush=True)  # noqa: T201  # to the process that waits for it

@@ -78,7 +78,7 @@ def test_whoever_comes_gets_pages() -> None:
 
 
 def steps_beside(sim: Simulation, seconds_of: Callable[[ScheduledBatch], float]) -> list[ScheduledBatch]:
-    """The steps while one other request decodes, after all sizes of steps have been seen."""
+    """The steps while one other request decodes."""
     sim.seconds_of = seconds_of
     for size in (1, 2, 3, 4):
         for number in range(size):

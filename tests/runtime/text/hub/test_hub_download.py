@@ -146,9 +146,9 @@ def test_only_files_that_nobody_writes_or_continues_are_removed(tmp_path: Path) 
     for name in ("a.0123abcd.incomplete", "b.0123abcd.incomplete", "b.89efabcd.incomplete", "c.incomplete", "d"):
         (blobs / name).touch()
     with WeakFileLock(locks / "a.lock"):  # another process downloads this file
-        hub_download._remove_unfinished(repository, idle=60.0)
+        hub_download._remove_unfinished(repository)
         assert len(list(blobs.iterdir())) == 5, "they were written a moment ago"
-        hub_download._remove_unfinished(repository, idle=0.0)
+        hub_download._remove_unfinished(repository, [*blobs.glob("[ab].*")])
     assert sorted(file.name for file in blobs.iterdir()) == ["a.0123abcd.incomplete", "c.incomplete", "d"]
 
 
