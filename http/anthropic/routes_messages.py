@@ -14,7 +14,7 @@ from palladio.http.generation.endpoint import Call, Endpoint
 from palladio.http.generation.event_stream import EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.runtime.interface.errors import InvalidRequestError
 
 

@@ -20,8 +20,7 @@ from palladio.http.prompts.text_encoding import TextEncoder, run_encoding
 from palladio.http.prompts.tools import tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.field_map import AS_SENT, FieldMap
-from palladio.http.wire.field_warnings import Warnings
+from palladio.http.wire.fields import AS_SENT, FieldMap, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Thinking

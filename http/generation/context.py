@@ -13,7 +13,7 @@ from palladio.http.security.callers import Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.wire.field_warnings import NoteWarning, Warnings
+from palladio.http.wire.fields import NoteWarning, Warnings
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import (

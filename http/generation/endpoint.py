@@ -13,7 +13,7 @@ from palladio.http.generation.params import request_options
 from palladio.http.observability.records.request_record import Origin
 from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, parse_noting, until_disconnect
-from palladio.http.wire.field_warnings import NONE_PASS, Warnings
+from palladio.http.wire.fields import NONE_PASS, Warnings
 from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.interface.request.request_options import RequestOptions
 

@@ -11,7 +11,7 @@ from palladio.http.generation.sample_limits import check_samples, stop_patterns
 from palladio.http.observability.records.request_record import Origin, RequestRecord
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.security.body_pipe import BodyPipe
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from palladio.http.wire.body import read_json
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind

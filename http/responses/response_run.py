@@ -17,7 +17,7 @@ from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import new_id
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 
 ROUTE = "/v1/responses"
 

@@ -23,7 +23,7 @@ from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100

@@ -18,7 +18,7 @@ from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.storage.records.news import News
 from palladio.http.wire.errors import ErrorBody, HttpError, any_error
-from palladio.http.wire.field_warnings import WARNINGS
+from palladio.http.wire.fields import WARNINGS
 from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room

@@ -15,7 +15,7 @@ from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.generation.whole import feed
 from palladio.http.prompts.text_encoding import run_encoding
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_requests import expand_requests
 from palladio.runtime.front.requests.sglang_results import encode_results

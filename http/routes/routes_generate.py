@@ -23,8 +23,7 @@ from palladio.http.generation.prompts import (
 from palladio.http.generation.whole import answer_size, feed
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_map import FieldMap
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import FieldMap, WarningList
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.requests.sglang_requests import LogprobOptions, expand_requests

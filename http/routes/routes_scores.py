@@ -13,7 +13,7 @@ from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
 from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.requests.token_scores import (
     check_labels,

@@ -9,7 +9,7 @@ import pydantic
 from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.request.field_tables import METADATA, SAME_AS

@@ -18,10 +18,9 @@ from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
 from palladio.http.routes import routes_completions, routes_scores
 from palladio.http.routes.routes_scores import MAX_SCORES
-from palladio.http.wire import body as body_module
-from palladio.http.wire import protocol
+from palladio.http.wire import body as body_module, protocol
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList
+from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
 from palladio.runtime.front.requests.intake import RequestIntake

@@ -17,7 +17,7 @@ from palladio.http.responses import response_chat
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import input_items
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.request_options import RequestOptions
