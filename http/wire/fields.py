@@ -1,4 +1,5 @@
-"""Fields of a request as its client wrote them: their names in errors (FieldMap), and warnings of those without effect."""
+"""Fields of a request as its client wrote them: their names in errors (FieldMap), and warnings of those without effect.
+"""
 
 import contextlib
 import dataclasses

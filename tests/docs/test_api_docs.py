@@ -21,8 +21,8 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
+from palladio.http.generation.output_stream import MAX_IDS, MAX_PATTERNS
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from palladio.http.anthropic import routes_messages
+from palladio.http.generation.output_stream import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
