@@ -7,8 +7,7 @@ from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.model_facts import ModelFacts
 from palladio.http.generation.params import check_scoring_only, default_length, sampling_params, structured_output
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import ChatPrompt, Conversation
-from palladio.http.prompts.text_encoding import Truncation
+from palladio.http.prompts.text_encoding import ChatPrompt, Conversation, Truncation
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.fields import AS_SENT, FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest, ToolFields

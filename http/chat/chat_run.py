@@ -15,8 +15,7 @@ from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.usage import Usage
 from palladio.http.generation.whole import collect, feed
-from palladio.http.prompts.rendering import ChatPrompt, encode_chat
-from palladio.http.prompts.text_encoding import TextEncoder, run_encoding
+from palladio.http.prompts.text_encoding import ChatPrompt, TextEncoder, encode_chat, run_encoding
 from palladio.http.prompts.tools import tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import LARGE_BODY

@@ -12,7 +12,7 @@ from palladio.http.generation.model_facts import FactsKeeper, ModelFacts
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import ChatPrompt, Conversation
+from palladio.http.prompts.text_encoding import ChatPrompt, Conversation
 from palladio.http.responses import response_chat
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import input_items
