@@ -22,9 +22,8 @@ from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.fields import AS_SENT, FieldMap, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -15,7 +15,7 @@ from palladio.http.security.callers import Caller
 from palladio.http.wire.body import JsonBody, describe_body, parse_noting, until_disconnect
 from palladio.http.wire.fields import NONE_PASS, Warnings
 from palladio.http.wire.protocol import PromptFields, WireModel
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 
 T = TypeVar("T")
 B = TypeVar("B", bound=WireModel)

@@ -15,7 +15,7 @@ from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_CHARACTERS, STOP_REGEX
+from palladio.runtime.interface.request.sampling_params import MAX_STOP_CHARACTERS, STOP_REGEX
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 
 Outputs = AsyncGenerator[RequestOutput, None]

@@ -22,7 +22,7 @@ from palladio.runtime.front.requests.token_scores import (
     num_requests,
 )
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROB_IDS
 
 _PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 MAX_SCORES = MAX_SAMPLES * MAX_LOGPROB_IDS  # labels × items of one request

@@ -31,8 +31,7 @@ from palladio.runtime.execution.sampling.sampler_state import (
 from palladio.runtime.execution.sampling.scoring import score_tokens
 from palladio.runtime.execution.state.device_state import DeviceState, Weights
 from palladio.runtime.execution.steps.step_functions import decode_steps, unpack_sampling
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROB_IDS
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 # A mask is for one step: it depends on the token before.

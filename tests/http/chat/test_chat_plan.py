@@ -20,7 +20,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.fields import WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.fake_engine import MODEL, FakeEngine
 
 NONE = Warnings(are_errors=False)

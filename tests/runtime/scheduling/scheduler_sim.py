@@ -10,9 +10,8 @@ import numpy as np
 from palladio.runtime.execution.batch.reading import num_scored
 from palladio.runtime.interface.outputs.step_tokens import by_request
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
