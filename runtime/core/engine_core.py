@@ -24,8 +24,7 @@ from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput, one_by_one
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator

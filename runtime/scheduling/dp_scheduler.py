@@ -15,8 +15,7 @@ from collections.abc import Hashable, Sequence
 from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.request_trace import WaitReason
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows

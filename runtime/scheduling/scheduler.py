@@ -20,8 +20,7 @@ from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow

@@ -6,8 +6,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.outputs.token_output import PlainTokens, TokenOutput
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
 from palladio.runtime.scheduling.state.slot_columns import Counts, Mask, Objects, SlotColumns, Slots, TokenIds

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from palladio.runtime.execution.batch.reading import num_scored
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput, by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.sampling_params import SamplingParams

@@ -5,7 +5,7 @@ from typing import Any
 
 from palladio.runtime.core.watch.step_logger import StepLogger
 from palladio.runtime.interface.messages.engine_stats import EngineStats
-from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.outputs.token_output import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import JointStep
