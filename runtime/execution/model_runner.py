@@ -27,7 +27,7 @@ from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, Sam
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 

@@ -186,7 +186,7 @@ FAULTS = (
     ),
     Fault(
         "reading a step corrects no bound",
-        _ROOM + "batch/step_rows.py",
+        _ROOM + "batch/scheduled_batch.py",
         "        if self.has_drafts and counts is not None:",
         "        if self.has_drafts and counts is None:",
         SCHEDULING,

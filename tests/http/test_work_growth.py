@@ -18,7 +18,8 @@ from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
 from palladio.http.routes import routes_completions, routes_scores
 from palladio.http.routes.routes_scores import MAX_SCORES
-from palladio.http.wire import body as body_module, protocol
+from palladio.http.wire import body as body_module
+from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
 from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
