@@ -1,4 +1,4 @@
-"""Fields of a request as its client wrote them: their names in errors (FieldMap), and warnings of those without effect."""
+"""Fields of a request as its client wrote them: their names in errors, and warnings of those that have no effect."""
 
 import contextlib
 import dataclasses

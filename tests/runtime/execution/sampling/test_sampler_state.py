@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.programs.sampling_programs import slot_rules
+from palladio.runtime.execution.programs.step_programs import slot_rules
 from palladio.runtime.execution.sampling.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotTokens, reset_slot
 from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROB_IDS
 
