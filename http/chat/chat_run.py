@@ -9,8 +9,7 @@ from typing import Self
 
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_plan import ChatPlan, plan_chat
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.usage import Usage

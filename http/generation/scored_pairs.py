@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids

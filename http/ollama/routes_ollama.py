@@ -8,8 +8,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.chat_run import ChatRun
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.ollama_lines import OllamaLines, head

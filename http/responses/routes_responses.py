@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import HEADERS, EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses

@@ -7,8 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events

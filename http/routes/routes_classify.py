@@ -6,8 +6,7 @@ import numpy as np
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.scored_pairs import MAX_PAIRS, embedding_requests, run_requests, usage_of, uses_activation

@@ -10,8 +10,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.chunks import CompletionChunks, StreamSettings
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.output_stream import OutputStream

@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
 from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
