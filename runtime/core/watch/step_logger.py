@@ -6,8 +6,7 @@ import logging
 import time
 
 from palladio.runtime.core.start.startup import EngineParts
-from palladio.runtime.core.watch.device_idle import DeviceIdle
-from palladio.runtime.core.watch.recompile_counter import RecompileCounter
+from palladio.runtime.core.watch.step_counters import DeviceIdle, RecompileCounter
 from palladio.runtime.core.watch.step_forwarders import PublishedPages
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
