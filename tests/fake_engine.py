@@ -43,10 +43,9 @@ from palladio.runtime.interface.outputs.request_trace import (
 )
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher

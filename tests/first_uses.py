@@ -42,7 +42,7 @@ def meter() -> None:
 
 
 def marks() -> None:
-    from palladio.runtime.text.tokenizers.detokenizer import Marks
+    from palladio.runtime.text.tokenizers.stop_strings import Marks
 
     assert [Marks.of(*given).find("xab", 0) for given in (("ab",), ("b", "a"), ("ab",))] == [
         (1, "ab"),

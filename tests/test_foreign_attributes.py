@@ -24,7 +24,7 @@ ALLOWED = {  # path:object → why
     "runtime/scheduling/scheduler.py:request": REQUEST,
     "runtime/scheduling/step_planner.py:request": REQUEST,
     "runtime/scheduling/scheduler.py:request.trace": REQUEST,
-    "runtime/scheduling/cache/evictable_leaves.py:node": NODE,
+    "runtime/scheduling/state/radix_node.py:node": NODE,
     "runtime/scheduling/cache/radix_cache.py:at": NODE,
     "runtime/scheduling/cache/radix_cache.py:node": NODE,
     "runtime/scheduling/state/radix_node.py:self.parent": NODE,

@@ -18,8 +18,7 @@ from typing import Any
 from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.outputs.token_output import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob, by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

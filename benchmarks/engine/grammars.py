@@ -37,7 +37,7 @@ from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.outputs.token_output import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.interface.request.sampling_params import SamplingParams

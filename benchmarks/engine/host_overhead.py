@@ -34,10 +34,9 @@ from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 
 PROMPT, CHUNK = 16, 256  # tokens of each request, and of a prefill step
 

@@ -42,8 +42,8 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.scheduling.state.request import Request
 

@@ -36,8 +36,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import AbortRequests, FromEngine, Shutdown, StepOutputs, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineReady
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.transport import Receive

@@ -22,8 +22,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest, RankStats
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.activity import Activity

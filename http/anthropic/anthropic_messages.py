@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.runtime.interface.errors import InvalidRequestError
 

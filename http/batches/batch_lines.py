@@ -13,7 +13,7 @@ from typing import Any
 from palladio.http.batches.batch_claims import Claim
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import find_endpoint
-from palladio.http.generation.endpoint import Endpoint
+from palladio.http.generation.context import Endpoint
 from palladio.http.wire.body import JsonMeter, read_json, values_message
 from palladio.runtime.interface.errors import InvalidRequestError
 

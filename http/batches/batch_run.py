@@ -18,8 +18,7 @@ from palladio.http.batches.line_runner import LineRunner
 from palladio.http.batches.other_names import OtherNames, asked_model
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Endpoint
+from palladio.http.generation.context import Context, Endpoint
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.records.database import Database
 

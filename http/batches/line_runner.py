@@ -8,8 +8,7 @@ from typing import Any
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_records import Line, LineResult, answered, refused
 from palladio.http.batches.batch_store import BatchStore
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.wire.errors import ErrorBody, any_error
 from palladio.runtime.interface.errors import (

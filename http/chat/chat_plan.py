@@ -7,11 +7,9 @@ from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.model_facts import ModelFacts
 from palladio.http.generation.params import check_scoring_only, default_length, sampling_params, structured_output
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import ChatPrompt, Conversation
-from palladio.http.prompts.text_encoding import Truncation
+from palladio.http.prompts.text_encoding import ChatPrompt, Conversation, Truncation
 from palladio.http.prompts.tools import ToolPlan, tools_size
-from palladio.http.wire.field_map import AS_SENT, FieldMap
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import AS_SENT, FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest, ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar

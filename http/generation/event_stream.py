@@ -13,7 +13,7 @@ from palladio.http.generation.output_stream import OutputStream
 from palladio.http.security.body_pipe import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
-from palladio.http.wire.field_warnings import Warnings
+from palladio.http.wire.fields import Warnings
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 
 from palladio.http.wire.body import read_json
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import MAX_LOGPROBS, SamplingParams
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route

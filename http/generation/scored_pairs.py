@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids
 from palladio.http.generation.whole import collect
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError

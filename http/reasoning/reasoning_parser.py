@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import re
 
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError

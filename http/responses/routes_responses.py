@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import HEADERS, EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -23,7 +22,7 @@ from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100

@@ -11,7 +11,7 @@ from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import Item
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.runtime.interface.errors import InvalidRequestError
 
 FREE_PART = 8  # of the context, one part of so many is left for an answer without max_output_tokens

@@ -7,8 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events
@@ -18,7 +17,7 @@ from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.storage.records.news import News
 from palladio.http.wire.errors import ErrorBody, HttpError, any_error
-from palladio.http.wire.field_warnings import WARNINGS
+from palladio.http.wire.fields import WARNINGS
 from palladio.runtime.interface.errors import OverloadedError
 
 MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room

@@ -12,8 +12,13 @@ from palladio.http.generation.scored_pairs import is_judge
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.foreign_fields import verdicts
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N
+from palladio.runtime.interface.request.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 
 # Routes of models that generate text, of those that make embeddings, and of those that classify: others answer a 400.
 _GENERATING = frozenset(

@@ -10,8 +10,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.chunks import CompletionChunks, StreamSettings
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.output_stream import OutputStream
@@ -26,8 +25,7 @@ from palladio.http.generation.prompts import check_num_samples, encode_prompts, 
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import FieldMap
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput

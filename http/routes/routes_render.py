@@ -9,8 +9,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion

@@ -7,13 +7,12 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
 from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.requests.token_scores import (
     check_labels,
@@ -22,7 +21,7 @@ from palladio.runtime.front.requests.token_scores import (
     num_requests,
 )
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROB_IDS
 
 _PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 MAX_SCORES = MAX_SAMPLES * MAX_LOGPROB_IDS  # labels × items of one request

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
-from palladio.http.wire.field_warnings import NoteWarning, WarningList, Warnings
+from palladio.http.wire.fields import NoteWarning, WarningList, Warnings
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, MalformedJsonError, RequestAbortedError
 

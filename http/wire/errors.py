@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,

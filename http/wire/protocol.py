@@ -9,19 +9,19 @@ import pydantic
 from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.request.field_tables import METADATA, SAME_AS
 from palladio.runtime.interface.request.foreign_fields import judge
-from palladio.runtime.interface.request.parameter_checks import (
+from palladio.runtime.interface.request.sampling_params import (
     MAX_ALLOWED_IDS,
+    MAX_LOGIT_BIAS,
     MAX_LOGPROB_IDS,
     MAX_STOP_PATTERNS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
 
 _reading = PanicGuard("what reads requests")
 

@@ -10,6 +10,7 @@ import jax
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.engine_report import EngineReport
+from palladio.runtime.core.watch.step_forwarders import ProfiledSteps
 from palladio.runtime.core.watch.step_logger import usual_observers
 from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
@@ -24,8 +25,7 @@ from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput, one_by_one
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
@@ -125,7 +125,7 @@ class EngineCore:
     ) -> Self:
         """An engine that counts, logs and profiles its steps."""
         profiler = Profiler(parts.activity, profile_limits or ProfileLimits())
-        return cls(config, parts, profiler, usual_observers(config, parts, profiler), hosts)
+        return cls(config, parts, profiler, usual_observers(config, parts), hosts)
 
     @property
     def has_work(self) -> bool:
@@ -224,9 +224,11 @@ class EngineCore:
     def start_profile(self, options: ProfileOptions) -> None:
         """See Profiler.start."""
         self._profiler.start(options)
+        self._hooks = StepHooks.of((*self._observers, ProfiledSteps(self._profiler)))
 
     def stop_profile(self) -> ProfileReport | None:
         """See Profiler.stop."""
+        self._hooks = StepHooks.of(self._observers)
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:

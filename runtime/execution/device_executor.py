@@ -8,8 +8,7 @@ import numpy as np
 
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.execution.state.device_state import DeviceState, Weights
-from palladio.runtime.execution.state.ranks import HostArray
+from palladio.runtime.execution.state.device_state import DeviceState, HostArray, Weights
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 

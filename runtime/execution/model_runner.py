@@ -20,14 +20,24 @@ from palladio.runtime.execution.programs.cache_programs import (
     Tables,
 )
 from palladio.runtime.execution.programs.draft_programs import Draft, Verify
-from palladio.runtime.execution.programs.forward_programs import Forward, ForwardMedia, Pool, WriteEmbeds
 from palladio.runtime.execution.programs.program import Program, ProgramKey
-from palladio.runtime.execution.programs.sampling_programs import RESET_TOKENS, Decode, Reset, Sample, Score, slot_rules
+from palladio.runtime.execution.programs.step_programs import (
+    RESET_TOKENS,
+    Decode,
+    Forward,
+    ForwardMedia,
+    Pool,
+    Reset,
+    Sample,
+    Score,
+    WriteEmbeds,
+    slot_rules,
+)
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 

@@ -15,16 +15,15 @@ from collections.abc import Hashable, Sequence
 from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.request_trace import WaitReason
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, expect_foreground
 from palladio.runtime.scheduling.policy.waiting_queue import WINDOW
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 

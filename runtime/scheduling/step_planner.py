@@ -7,8 +7,7 @@ import numpy as np
 
 from palladio.runtime.interface.outputs.request_trace import WaitReason
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, StepKind
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows, ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows, ScheduledBatch, ScheduledRow, StepKind
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, StepMix
 from palladio.runtime.scheduling.policy.drafts import draft_rows

@@ -124,13 +124,7 @@ FAULTS = (
         CACHE,
     ),
     Fault("an unlocked node stays unevictable", _TREE, "        self._leaves.offer(node)\n", "        pass\n", TREE),
-    Fault(
-        "lfu evicts as lru",
-        _ROOM + "cache/evictable_leaves.py",
-        "leaf.num_hits if self._counts_hits else 0",
-        "0",
-        TREE,
-    ),
+    Fault("lfu evicts as lru", _NODE, "leaf.num_hits if self._counts_hits else 0", "0", TREE),
     Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
@@ -192,7 +186,7 @@ FAULTS = (
     ),
     Fault(
         "reading a step corrects no bound",
-        _ROOM + "batch/step_rows.py",
+        _ROOM + "batch/scheduled_batch.py",
         "        if self.has_drafts and counts is not None:",
         "        if self.has_drafts and counts is None:",
         SCHEDULING,

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from palladio.http.anthropic import routes_messages
+from palladio.http.generation.output_stream import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
@@ -21,7 +21,7 @@ from palladio.http.routes.routes_scores import MAX_SCORES
 from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList
+from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
 from palladio.runtime.front.requests.intake import RequestIntake

@@ -18,11 +18,9 @@ from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.request_trace import RequestTrace
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.outputs.timeline import Timeline
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenLogprob, by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler

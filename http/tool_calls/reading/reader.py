@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 
 T = TypeVar("T")
 Step = Generator[None, None, T]

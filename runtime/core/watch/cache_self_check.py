@@ -12,9 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media, Rows
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.cache.cache_manager import Prefix

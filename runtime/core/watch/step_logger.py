@@ -6,9 +6,8 @@ import logging
 import time
 
 from palladio.runtime.core.start.startup import EngineParts
-from palladio.runtime.core.watch.device_idle import DeviceIdle
-from palladio.runtime.core.watch.recompile_counter import RecompileCounter
-from palladio.runtime.core.watch.step_forwarders import ProfiledSteps, PublishedPages
+from palladio.runtime.core.watch.step_counters import DeviceIdle, RecompileCounter
+from palladio.runtime.core.watch.step_forwarders import PublishedPages
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
 from palladio.runtime.execution.batch.reading import InFlightStep
@@ -21,13 +20,12 @@ from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.telemetry.logs import fields
-from palladio.runtime.telemetry.profiler import Profiler
 
 logger = logging.getLogger("palladio.engine")
 
 
-def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler) -> tuple[StepObserver, ...]:
-    """Those of a served engine: they count, log, profile and record its steps."""
+def usual_observers(config: EngineConfig, parts: EngineParts) -> tuple[StepObserver, ...]:
+    """Those of a served engine: they count, log and record its steps."""
     return (
         DeviceIdle(),
         StepTracer(parts.scheduler),
@@ -36,7 +34,6 @@ def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler
             config.execution.decode_log_interval,
             uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
         ),
-        ProfiledSteps(profiler),
         TimelineRecorder(parts.scheduler),
         RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
         *([PublishedPages(parts.scheduler)] if parts.scheduler.events else []),

@@ -6,7 +6,7 @@ from typing import Self
 
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.token_output import NewTokens
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.state.request import Request
 

@@ -9,11 +9,9 @@ from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
-from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.interface.outputs.token_output import NewTokens, TokenOutput
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow, ScheduledStep
 from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 

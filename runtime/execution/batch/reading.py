@@ -12,8 +12,7 @@ from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.execution.sampling.scoring import Scores
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
-from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 Int32Array = npt.NDArray[np.int32]

@@ -11,7 +11,7 @@ from palladio.runtime.execution.compiled.program_cache import OnBuilt, ProgramCa
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, ProgramKey, StaticModel
 from palladio.runtime.execution.programs.programs import declare_programs
-from palladio.runtime.execution.programs.sampling_programs import Decode, Sample
+from palladio.runtime.execution.programs.step_programs import Decode, Sample
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.execution.state.device_state import DeviceShape, DeviceState
 from palladio.runtime.interface.errors import ConfigError

@@ -11,8 +11,7 @@ from palladio.runtime.interface.errors import ContextLengthError, InvalidRequest
 from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 

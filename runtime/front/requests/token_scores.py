@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
-from palladio.runtime.interface.request.request_options import RequestOptions
-from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROB_IDS, SamplingParams
 
 
 def check_labels(label_token_ids: Sequence[int], vocab_size: int) -> None:

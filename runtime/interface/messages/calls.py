@@ -6,8 +6,7 @@ from palladio.runtime.interface.messages.engine_state import EngineBusy, EngineF
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.outputs.token_output import PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 

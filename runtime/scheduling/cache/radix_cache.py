@@ -27,12 +27,18 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from palladio.runtime.scheduling.cache.evictable_leaves import EvictableLeaves
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.cache.tree_windows import TreeWindows
 from palladio.runtime.scheduling.state.page_groups import SnapshotSlots, WindowGroup
-from palladio.runtime.scheduling.state.radix_node import PageKey, Path, RadixNode, count_locks, num_common
+from palladio.runtime.scheduling.state.radix_node import (
+    EvictableLeaves,
+    PageKey,
+    Path,
+    RadixNode,
+    count_locks,
+    num_common,
+)
 from palladio.runtime.scheduling.state.window_pages import WindowPage
 
 

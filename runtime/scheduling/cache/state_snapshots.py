@@ -24,9 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from palladio.runtime.interface.outputs.request_trace import SnapshotHit
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.batch.state_copies import SnapshotCopy, StateCopies
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode

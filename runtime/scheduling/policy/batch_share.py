@@ -6,7 +6,7 @@ import itertools
 import operator
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,19 +42,24 @@ class BatchShare:
 
     Attributes:
         slowdown: how much longer foreground requests may take, as a share of their time.
-        num_background, num_foreground: requests in the engine, of all its data-parallel ranks.
+        num_background: requests in the engine, of all its data-parallel ranks.
         foreground: of the step that is planned, in all ranks; None: there is one rank, which looks for itself.
     """
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
         self.num_background = 0
-        self.num_foreground = 0
+        self._requests: list[Sized] = []  # of each rank, background or not
         self._seconds: dict[int | PrefillBucket, float] = {}  # of a forward pass, by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
         self._last_read: float | None = None  # when the last step was read; None: before there were background requests
         self.foreground: _Foreground | None = None
+
+    @property
+    def num_foreground(self) -> int:
+        """The other requests in the engine."""
+        return sum(map(len, self._requests)) - self.num_background
 
     @property
     def is_shared(self) -> bool:
@@ -65,11 +70,12 @@ class BatchShare:
     def is_background_only(self) -> bool:
         return self.num_background > 0 and not self.num_foreground
 
-    def count(self, change: int, *, background: bool) -> None:
-        """Requests have come, or have ended."""
-        if not background:
-            self.num_foreground += change
-            return
+    def watch(self, requests: Sized) -> None:
+        """Counts a rank's requests. Args: requests: all that have not ended, now and later."""
+        self._requests.append(requests)
+
+    def count(self, change: int) -> None:
+        """Background requests have come, or have ended."""
         if not self.num_background:
             self.reset_credit()
             self._last_read = None

@@ -4,9 +4,9 @@ import numpy as np
 
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows, ScheduledBatch
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
 
 

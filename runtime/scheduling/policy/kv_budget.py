@@ -86,7 +86,9 @@ class KVBudget:
 
     def next_urgent(self, step_class: StepClass, budget: int) -> Request | None:
         """The same, if there may be running requests that give way to it."""
-        gives_way = self._limits.preemption_threshold is not None or self._share.is_shared
+        gives_way = self._limits.preemption_threshold is not None or (
+            self._share.num_background > 0 and self._share.is_shared
+        )
         if not gives_way or not len(self._waiting):
             return None
         self._waiting.refresh()

@@ -15,7 +15,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import STOP_REGEX
+from palladio.runtime.interface.request.sampling_params import STOP_REGEX
 
 MAX_POSITIONS = 256  # in a pattern with its repetitions written out
 _MAX_REMEMBERED = 4096  # steps of a pattern

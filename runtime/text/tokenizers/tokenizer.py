@@ -16,10 +16,17 @@ from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.text.templates.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.templates.template_check import check_stored_template
 from palladio.runtime.text.templates.template_meter import RenderLimitExceededError
-from palladio.runtime.text.tokenizers.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
+from palladio.runtime.text.tokenizers.detokenizer import (
+    ByteDetokenizer,
+    IncrementalDetokenizer,
+    TokenBytes,
+    TokenKind,
+    WindowDetokenizer,
+    has_strip,
+    token_kind,
+)
 from palladio.runtime.text.tokenizers.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.tokenizers.stored_tokenizers import read_stored_tokenizer
-from palladio.runtime.text.tokenizers.token_bytes import TokenBytes, TokenKind, has_strip, token_kind
 from palladio.runtime.text.tokenizers.tokenizer_files import check_tokenizer_files, why_unusable
 from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, panics_as_errors
 

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.http.wire.protocol import UnreadFields
 from tests.fake_engine import MODEL
 from tests.http.conftest import Serve

@@ -10,8 +10,8 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.core.plan.sizing import MAX_SHORT_PASS_BYTES, joined_passes
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, random_prompt, record_batches
 
 SIZES = (1, 4, 8)  # two requests and three are padded

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledRow
 
 EOS = 7
 

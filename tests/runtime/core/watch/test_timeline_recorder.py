@@ -11,7 +11,7 @@ from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.watch.timeline_recorder import LEAST_IDLE
 from palladio.runtime.interface.messages.model_messages import SetPause
 from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ASKS = RequestOptions(timeline=True)

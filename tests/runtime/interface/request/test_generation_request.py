@@ -5,7 +5,7 @@ import pytest
 
 from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.request_options import MAX_PRIORITY, MAX_SALT_LENGTH, RequestOptions
+from palladio.runtime.interface.request.generation_request import MAX_PRIORITY, MAX_SALT_LENGTH, RequestOptions
 
 BY_PRIORITY = SchedulerConfig(schedule_policy="priority")
 

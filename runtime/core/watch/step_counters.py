@@ -1,10 +1,13 @@
-"""The time for which the device waits for the host, as a histogram."""
+"""Observers that count: for how long the device waits for the host, and programs that steps compile by a defect."""
 
 import dataclasses
+import logging
 import time
 
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.batch.reading import InFlightStep
+from palladio.runtime.execution.compiled.program_cache import ProgramCache
+from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.telemetry.histogram import Histogram
@@ -61,3 +64,39 @@ class DeviceIdle(StepObserver):
         """Called between the host's tasks: the more often, the tighter the bound."""
         if self._newest is not None and not self._newest.is_done:
             self._seen_running = time.perf_counter()
+
+
+logger = logging.getLogger("palladio.engine")
+
+
+class RecompileCounter(StepObserver):
+    """
+    Args:
+        fails: see --fail-on-recompile.
+    """
+
+    def __init__(self, built: ProgramCache[ProgramKey], *, fails: bool) -> None:
+        self._built = built
+        self._fails = fails
+        self._num_before = 0
+        self._num_recompiles = 0
+
+    def before_step(self) -> None:
+        self._num_before = self._built.num_unexpected_compiles
+
+    def after_step(self, is_idle: bool) -> None:
+        """
+        Raises:
+            RuntimeError: the step compiled something, and this is to end the engine.
+        """
+        count = self._built.num_unexpected_compiles - self._num_before
+        if not count:
+            return
+        self._num_recompiles += count
+        message = "A step compiled something after start-up: a defect, please report it"
+        if self._fails:
+            raise RuntimeError(message)
+        logger.error(message)
+
+    def add_to(self, stats: EngineStats) -> EngineStats:
+        return dataclasses.replace(stats, num_compiles_after_ready=self._num_recompiles)
