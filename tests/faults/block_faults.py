@@ -4,7 +4,7 @@ from tests.faults.fault import Fault
 
 _BLOCKS = ("tests/model/fused/test_row_blocks.py",)
 _ATTENTION = ("tests/pallas_kernels/test_cpu_native.py",)
-_ARGMAX = ("tests/runtime/execution/sampling/test_row_argmax.py",)
+_ARGMAX = ("tests/pallas_kernels/test_row_argmax.py",)
 BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a block's norm does not subtract the mean",

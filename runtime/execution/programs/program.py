@@ -95,7 +95,7 @@ class ProgramDesign:
     @functools.cached_property
     def sampler_target(self) -> SamplerTarget:
         numbered = self.unflatten(tuple(range(self.num_weights)))  # type: ignore[arg-type]  # in place of arrays
-        return SamplerTarget(self.shape.mesh, bool(numbered.kernels.target.is_native))
+        return SamplerTarget(self.shape.mesh, numbered.kernels.target)
 
     @functools.cached_property
     def tiers(self) -> tuple[SampleTier, ...]:
