@@ -20,7 +20,7 @@ class PlatformDefaults:
         dtype: of activations, and of weights where neither the checkpoint nor the kind of CPU suggests another.
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving. On
-            a TPU larger ones take more time a token: see benchmarks/results/notes/2026-11-25.md.
+            a TPU larger ones take more time a token: see benchmarks/results/notes/2026-11-24.md.
         device_chunk: so many for each device at least, up to largest_chunk: see RING of model/layers/divided_tokens.py.
         largest_chunk: of a model with experts, each of which gets only some of the tokens.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
