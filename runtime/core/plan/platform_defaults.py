@@ -106,8 +106,8 @@ class PlatformDefaults:
 
     def passes_of(self, weight_bytes: int) -> int:
         """Return how many forward passes a decode step of few requests makes, at most. Several pay, and delay no
-        request for long, where each is short. The size of the weights tells, not a measurement: what is compiled depends on
-        nothing but flags, model and platform.
+        request for long, where each is short. The size of the weights tells, not a measurement: what is compiled
+        depends on nothing but flags, model and platform.
 
         Args:
             weight_bytes: of a device.

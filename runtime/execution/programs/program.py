@@ -271,7 +271,8 @@ def host_array(*shape: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruc
 
 # Vector memory for one operation of XLA's own, in KiB, by the kind of TPU. Its defaults, 16 MiB on v5e and
 # v5p and 32 on v6e, make the tiles of products of many rows so small that operands are read again and again: see
-# benchmarks/results/notes/2026-11-24.md. What operations do not use holds arrays between them, so more is not always better.
+# benchmarks/results/notes/2026-11-24.md. What operations do not use holds arrays between them, so more is not always
+# better.
 _OPERATION_KIB: Mapping[str, int] = MappingProxyType({"v5e": 40 * 1024, "v5p": 32 * 1024, "v6e": 64 * 1024})
 LEAST_TOKENS = 512  # of a step whose products are limited by the matrix units, not by reading weights
 

@@ -56,7 +56,8 @@ def test_the_product_is_the_plain_definition(bits: Literal[8, 16], has_zeros: bo
 
 def test_what_does_not_fit_is_refused() -> None:
     rows, matrix, scales = jnp.zeros((3, 40)), jnp.zeros((24, 40), jnp.int8), jnp.zeros(24)
-    for wrong in ((rows[:, 1:], matrix, scales), (rows, matrix.astype(jnp.float32), scales), (rows, matrix, scales[1:])):
+    wide = matrix.astype(jnp.float32)
+    for wrong in ((rows[:, 1:], matrix, scales), (rows, wide, scales), (rows, matrix, scales[1:])):
         with pytest.raises(ValueError, match="do not fit together"):
             byte_matmul(*wrong)
     with pytest.raises(NotImplementedError):
