@@ -51,7 +51,7 @@ class BlockLayer(DecoderLayer):
     """A layer of which each half is one call where a call can do it."""
 
     def attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
-        """See DecoderLayer."""
+        """Compute the first half, in one call if a call can do it."""
         done = None
         if isinstance(self.attention, Attention) and _are_few(x):
             norms = self.attention_norm, self.attention_output_norm
@@ -59,7 +59,7 @@ class BlockLayer(DecoderLayer):
         return super().attend(x, by, kept) if done is None else done
 
     def feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
-        """See DecoderLayer."""
+        """Compute the second half, in one call if a call can do it."""
         done = None
         if not isinstance(self.mlp, SparseMLP) and _are_few(x):
             norms = self.input_norm, self.mlp_output_norm
@@ -70,7 +70,7 @@ class BlockLayer(DecoderLayer):
 def attention_rows(
     attention: Attention, norms: Norms, factor: float, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any] | None:
-    """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
+    """Return x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
     spec, step = attention.spec, by.step
     qkv, output, ends = _matrix(attention.qkv, x), _matrix(attention.output, x), _ends(norms, factor, x, x)
     is_plain_cache = isinstance(kept, jax.Array) and kept.dtype == jnp.float32
@@ -107,7 +107,7 @@ def attention_rows(
 def mlp_rows(
     mlp: GatedMLP | PlainMLP, norms: Norms, factor: float, x: jax.Array, residual: jax.Array
 ) -> jax.Array | None:
-    """residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
+    """Return residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
     up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
@@ -147,7 +147,8 @@ def _parameters(norm: Norm | HeadNorm | None) -> BlockNorm:
 
 
 def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
-    """None: its kind of weight is none that blocks multiply with, or not with so many rows."""
+    """Return what a call takes of a projection; None: no call multiplies with this kind of weight, or with as many
+    rows."""
     weight: Weight = linear.kernel
     bias = None if linear.bias is None else linear.bias[...].reshape(-1)
     values, *factors = weight.arrays()

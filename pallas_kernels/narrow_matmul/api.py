@@ -19,14 +19,14 @@ _USUAL = NarrowProducts()
 
 
 def has_byte_products(target: Target) -> bool:
-    """Whether `byte_matmul` is known to be fast: nobody has measured a CPU without known features."""
+    """Return whether `byte_matmul` is known to be fast; it was not measured on CPUs without known features."""
     return target.platform == "cpu" and bool(target.kind)
 
 
 def narrow_matmul(
     rows: jax.Array, matrix: jax.Array, products: NarrowProducts = _USUAL, *, backend: str = "auto"
 ) -> jax.Array:
-    """Multiplies rows, rounded to bfloat16, with a matrix; sums are in float32.
+    """Multiply rows, rounded to bfloat16, with a matrix; sums are in float32.
 
     Args:
         rows: f32[T, in].
@@ -59,7 +59,7 @@ def narrow_grouped_matmul(
     *,
     backend: str = "auto",
 ) -> jax.Array:
-    """Multiplies the first group of rows with the first matrix, the next one with the second, and so on.
+    """Multiply the first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
         rows: f32[M, in].
@@ -95,7 +95,7 @@ def byte_matmul(
     bits: Literal[8, 16] = 16,
     backend: str = "auto",
 ) -> jax.Array:
-    """Multiplies rows, each rounded to whole numbers by its largest one, with a matrix of whole numbers.
+    """Multiply rows, each rounded to whole numbers by its largest one, with a matrix of whole numbers.
 
     Args:
         rows: [T, in].

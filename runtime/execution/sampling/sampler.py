@@ -117,7 +117,7 @@ class SampleOutput:
         logprobs: f32[B], log-softmax of the chosen token under the incoming logits; tier "full" only.
         top_ids: i32[B, 20], the likeliest tokens under the incoming logits, best first; tier "full" only.
         top_logprobs: f32[B, 20], theirs; tier "full" only.
-        asked_logprobs: f32[B, K], of the slots' asked_ids, likewise; tier "full" only.
+        asked_logprobs: f32[B, K], those of the slots' asked_ids; tier "full" only.
         counts: i32[B], where a row may have several tokens: how many. The other arrays are stacked then, [most, B, …].
     """
 
