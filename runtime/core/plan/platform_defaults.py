@@ -21,7 +21,8 @@ class PlatformDefaults:
         max_running: more requests than this gain little: a CPU is compute-bound early.
         chunk: prompt tokens of a step: enough to fill the matrix units, short enough to keep running streams moving. On
             a TPU larger ones take more time a token: see benchmarks/results/notes/2026-11-24.md.
-        device_chunk: the least prompt tokens of a step for each device, up to largest_chunk: see RING of model/layers/divided_tokens.py.
+        device_chunk: the least prompt tokens of a step for each device, up to largest_chunk: see RING of
+            model/layers/divided_tokens.py.
         largest_chunk: of a model with experts, each of which gets only some of the tokens.
         bucket_growth: ratio of neighbouring prefill sizes: compiling is what costs on a CPU.
         fine_hidden_size: models of this hidden size or more have finer sizes: a CPU is compute-bound early, so padding
@@ -32,8 +33,8 @@ class PlatformDefaults:
         has_plain_tier: steps without top_k, top_p and min_p are sampled by programs of their own. A CPU skips
             the search for thresholds by a loop of no turns. A TPU does, but writes what the loop would read; a GPU
             would wait for its host there: it always searches.
-        joined_rows: decode steps of up to this number of rows sample in the program that computes them, unless rows need a
-            mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
+        joined_rows: decode steps of up to this number of rows sample in the program that computes them, unless rows
+            need a mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
             that compute; an accelerator computes while the next one is started.
         joined_passes: forward passes of one of those programs, at most, see `passes_of`.
         short_pass_bytes: a pass that reads no more than this is shorter than what the host does for a step.

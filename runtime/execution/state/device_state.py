@@ -96,12 +96,12 @@ class DeviceShape:
         checks_cache: whether pages will be compared.
         dtype: of hidden states.
         cache: of the KV cache.
-        mesh: the devices. target: their kind, by which compiler options are chosen.
+        mesh: the devices. target: their kind, for what XLA is told of programs.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         proposer: of drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
-        joined_rows: decode steps of up to this number of rows have programs that sample as well; see PlatformDefaults.
+        joined_rows: decode steps of so many rows or fewer have programs that sample as well; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
         hidden_size: numbers of a row (D).
         num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
@@ -206,7 +206,7 @@ class DeviceShape:
         return tables, lengths, sampler, pooled, embeds, *drafting
 
     def _slot_shardings(self) -> tuple[Any, ...]:
-        """Return how `_slot_state` is divided; what has a column for each token is split over the vocabulary."""
+        """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
@@ -215,5 +215,5 @@ class DeviceShape:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Return how many bytes one device holds of arrays, or of ShapeDtypeStructs with shardings."""
+    """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
     return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))
