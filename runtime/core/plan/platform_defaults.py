@@ -34,8 +34,8 @@ class PlatformDefaults:
             the search for thresholds by a loop of no turns. A TPU does, but writes what the loop would read; a GPU
             would wait for its host there: it always searches.
         joined_rows: decode steps of up to this number of rows sample in the program that computes them, unless rows
-            need a mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the cores
-            that compute; an accelerator computes while the next one is started.
+            need a mask, a penalty or log-probabilities; each size has two programs more. A CPU starts programs on the
+            cores that compute; an accelerator computes while the next one is started.
         joined_passes: forward passes of one of those programs, at most, see `passes_of`.
         short_pass_bytes: a pass that reads no more than this is shorter than what the host does for a step.
         mixes: prefill steps decode as well.
