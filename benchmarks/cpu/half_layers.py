@@ -44,7 +44,7 @@ def engine(model_path: str, *, fused: bool) -> EngineCore:
     flags = {"cpu_kernels": "native", "max_running_requests": 1, "max_total_tokens": 1024, "compile": "lazy"}
     config = EngineConfig.from_flags({"model_path": model_path, "compilation_cache_dir": "", **flags})
     layer = BlockLayer if fused else DecoderLayer
-    with mock.patch.object(parameters, "layer_type", lambda kernels: layer):
+    with mock.patch.object(parameters, "layer_type", return_value=layer):
         return EngineCore.create(config, lambda progress: None)
 
 

@@ -37,7 +37,5 @@ def row_argmax(
     """
     if values.ndim != 2:
         raise ValueError(f"values {values.shape} are no rows [B, V]")
-    calls = {
-        name: functools.partial(call, values, target, is_computed=is_computed) for name, call in BACKENDS.items()
-    }
+    calls = {name: functools.partial(call, values, target, is_computed=is_computed) for name, call in BACKENDS.items()}
     return dispatch("row_argmax", calls, AUTO_ORDER[target.platform], backend)

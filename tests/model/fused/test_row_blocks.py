@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from palladio.flags.default_model import default_model_path
-from palladio.model.decoder import DecoderLayer
 from palladio.model.fused import row_blocks
 from palladio.model.layers.moe import SparseMLP
 from palladio.pallas_kernels.choice import Kernels
