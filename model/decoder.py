@@ -24,13 +24,15 @@ from palladio.model.layers.mlp import GatedMLP, PlainMLP
 from palladio.model.layers.moe import SparseMLP
 from palladio.model.layers.norm import Norm
 from palladio.model.layers.rope import Rotations
-from palladio.model.layers.row_blocks import attention_rows, mlp_rows, takes_rows
 from palladio.model.spec.layer_spec import AttentionSpec, DeltaSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
-    """Attention and MLP, with norms and residual sums where the layer's spec has them."""
+    """Attention and MLP, with norms and residual sums where the layer's spec has them.
+
+    A subclass may compute `attend` and `feed` in another way, with the same parameters.
+    """
 
     def __init__(self, context: Context, config: ModelConfig, spec: LayerSpec, kernels: Kernels, mesh: Mesh) -> None:
         norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
@@ -43,33 +45,39 @@ class DecoderLayer(Module):
         self.mlp_output_norm = norm() if has_outer else None
         self.is_parallel = spec.norm_placement == "parallel"
         self.residual_scale = spec.residual_scale
-        self.kernels = kernels
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
 
     def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
         """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
-        attended, kept = self._attend(x, by, kept)
-        return self._feed(x if self.is_parallel else attended, attended, by), kept
+        attended, kept = self.attend(x, by, kept)
+        return self.feed(x if self.is_parallel else attended, attended, by), kept
 
-    def _attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
-        """The first residual sum."""
-        if isinstance(self.attention, Attention) and takes_rows(self.kernels, x):
-            norms = self.attention_norm, self.attention_output_norm
-            done = attention_rows(self.attention, norms, self.residual_scale, x, by, kept)
-            if done is not None:
-                return done
+    def attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
+        """Compute the first half, attention.
+
+        Returns:
+            [T, D], the first residual sum, and what the layer keeps.
+        """
         normed = x if self.attention_norm is None else self.attention_norm(x)
         attended, kept = self.attention(self.tokens.gather(normed), by, kept)
         return self._add(x, attended, self.attention_output_norm), kept
 
-    def _feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
-        """The second one. Args: x: what the MLP takes in, before its norm."""
-        norm = self.attention_norm if self.is_parallel else self.mlp_norm
-        if not isinstance(self.mlp, SparseMLP) and takes_rows(self.kernels, x):
-            done = mlp_rows(self.mlp, (norm, self.mlp_output_norm), self.residual_scale, x, residual)
-            if done is not None:
-                return done
-        normed = x if norm is None else norm(x)
+    @property
+    def input_norm(self) -> Norm | None:
+        """The norm before the MLP; None: there is none."""
+        return self.attention_norm if self.is_parallel else self.mlp_norm
+
+    def feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
+        """Compute the second half, the MLP.
+
+        Args:
+            x: [T, D], the MLP's input before its norm.
+            residual: [T, D], what the result is added to.
+
+        Returns:
+            [T, D], the second residual sum.
+        """
+        normed = x if self.input_norm is None else self.input_norm(x)
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return self._add(residual, out, self.mlp_output_norm)
 
@@ -117,10 +125,18 @@ def _call_layer(
 class CausalLM(Module):
     """A decoder-only language model over a pool of what its layers keep: pages of a KV cache, and states."""
 
-    def __init__(self, config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        context: Context,
+        kernels: Kernels,
+        mesh: Mesh,
+        layer: type[DecoderLayer] = DecoderLayer,
+    ) -> None:
         """
         Args:
             config: as it is laid out over the mesh, see TensorLayout.
+            layer: the class of all layers.
         """
         self.config = config
         self.kernels = kernels
@@ -128,7 +144,7 @@ class CausalLM(Module):
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
         self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
+        self.layers = nnx.List(layer(context, config, spec, kernels, mesh) for spec in config.layers)
         self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None

@@ -28,12 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.support.report import report
-from palladio.model.weights.byte_products import byte_product
 from palladio.pallas_kernels.cpu_native import load
 from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16, rows_times_int8
 from palladio.pallas_kernels.cpu_native.forms import Form, forms_of
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, byte_matmul, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.target import Target
 
@@ -81,8 +80,7 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
         if form in able:
             yield f"bfloat16, {name}", *each_of(functools.partial(rows_times_bfloat16, form=form), narrow)
     for bits in _BITS:
-        name, of_bits = f"int8 and rows of {bits} bits", functools.partial(byte_product, activation_bits=bits)
-        product = functools.partial(of_bits, scales=scales, zeros=None)
+        name, product = f"int8 and rows of {bits} bits", functools.partial(byte_matmul, scales=scales, bits=bits)
         avx2 = functools.partial(rows_times_int8, scales=scales, bits=bits, form="avx2")
         yield f"{name}, XLA", *each_of(functools.partial(product, products=xla), whole)
         yield f"{name}, native", *each_of(functools.partial(product, products=native), whole)

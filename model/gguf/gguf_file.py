@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from palladio.model.base.errors import CheckpointError
+from palladio.model.files.mapped_file import MappedFile
 
 PLAIN: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -88,8 +89,8 @@ class GgufTensor:
     stop: int
 
 
-class GgufFile:
-    """One open file. Arrays read from it are views of the map: use them before `close`.
+class GgufFile(MappedFile):
+    """One open GGUF file.
 
     Attributes:
         metadata: by key: numbers, texts, and lists of either.
@@ -101,33 +102,16 @@ class GgufFile:
         Raises:
             CheckpointError: the file is missing, truncated or corrupt, or of another version.
         """
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing") from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}. Download it again") from error
-        header = _Header(path, self._map)
+        super().__init__(path)
+        header = _Header(path, self.data)
         self.metadata, self.tensors = header.metadata, header.tensors
 
     def read(self, tensor: GgufTensor) -> np.ndarray[Any, np.dtype[Any]]:
         """A read-only view: of numbers where the type is plain, else of bytes, u8[…, bytes of a row]."""
-        raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
+        raw = self.bytes_of(tensor)
         if tensor.dtype in PLAIN:
             return raw.view(PLAIN[tensor.dtype]).reshape(tensor.shape)
         return raw.reshape(*tensor.shape[:-1], -1)
-
-    def release(self, tensor: GgufTensor) -> None:
-        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
-        first = tensor.start - tensor.start % mmap.PAGESIZE
-        if tensor.stop > first:
-            self._map.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)
-
-    def close(self) -> None:
-        """Views must be gone."""
-        self._map.close()
 
 
 def is_gguf(path: Path) -> bool:

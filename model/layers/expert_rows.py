@@ -16,7 +16,7 @@ from palladio.pallas_kernels.target import Target
 COMPARED: Final = 1024  # rows: up to so many a TPU compares each with each, in fewer operations than sorting takes
 
 # Rows of an array out of which others are taken by products with zeros and ones, by the kind of TPU. By their numbers
-# they are taken one by one, some 14 cycles for 2,048 columns; see benchmarks/results/NOTES.md.
+# they are taken one by one, some 14 cycles for 2,048 columns; see benchmarks/results/notes/2026-11-25.md.
 _MULTIPLIED: Mapping[str, int] = MappingProxyType({"v6e": 1024, "7x": 1024})
 _MULTIPLIED_ELSEWHERE: Final = 256
 

@@ -56,7 +56,7 @@ class WeightKind:
 
     @property
     def has_bytes(self) -> bool:
-        """Its products on a CPU are those of byte_products, but for experts."""
+        """Its products on a CPU are those of byte_matmul, but for experts."""
         return self.storage == "int8" and self.group is None
 
     @property

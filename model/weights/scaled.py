@@ -15,11 +15,10 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.base.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
-from palladio.model.weights.byte_products import byte_product, multiplies_bytes
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.flat_outputs import FlatOutputs
 from palladio.model.weights.kinds import WeightKind
-from palladio.model.weights.outputs_first import OutputsFirst
+from palladio.model.weights.outputs_first import OutputsFirst, multiplies_bytes
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.block_matmul import block_matmul
@@ -27,7 +26,7 @@ from palladio.pallas_kernels.block_matmul import refusal_of_kernels as refusal_o
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refusal_of_kernels
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, byte_matmul
 
 _NOT_ON_CPU = "XLA has no such product for CPU"
 
@@ -53,7 +52,7 @@ class Scaled(Weight):
     Attributes:
         kind: what it is made as.
         group: inputs that share a scale here, where devices may have cut the kind's groups; None: all.
-        multiplies_bytes: products are those of byte_products, and the values lie outputs first.
+        multiplies_bytes: products are those of byte_matmul, and the values lie outputs first.
         multiplies_blocks: products are those of block_matmul, and the values lie outputs first.
         zeros: laid out as scales; None: the kind has none.
         why_unrounded: why activations keep their bits, though 8 were asked for; None: they have what was asked for.
@@ -142,7 +141,7 @@ class Scaled(Weight):
         make the widened weight."""
         if self.multiplies_bytes:
             products = NarrowProducts.of(self.kernels.target)
-            return byte_product(x, values, scales, zeros, self.kind.activation_bits, products)
+            return byte_matmul(x, values, scales, zeros, products, bits=self.kind.activation_bits)
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:

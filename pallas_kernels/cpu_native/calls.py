@@ -34,7 +34,7 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def name_of(call: str, form: Form | None) -> str:
-    """Of a call in the library of a form; None: of the one for this CPU."""
+    """Return the name of a call in the library of a form; None: in the one for this CPU."""
     return call if form is None else f"{call}_{form}"
 
 
@@ -123,7 +123,7 @@ def paged_attention(
 
 
 def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
-    """The pages f32[P, K, S, W], written in place if nobody else reads them, with rows f32[T, K, W] at [page_ids, :,
+    """The pages f32[P, K, S, W], written in place if nothing else reads them, with rows f32[T, K, W] at [page_ids, :,
     page_offsets] i32[T]; of two rows at one place, the later one."""
     out = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
     call = jax.ffi.ffi_call(CACHE_WRITE, out, input_output_aliases={0: 0})

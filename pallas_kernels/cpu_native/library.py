@@ -1,7 +1,7 @@
 """The library: our own C++ for CPUs, compiled on the machine that uses it, and loaded.
 
 Its functions are custom calls of XLA (see calls.py), and so a part of the step's program. It is never needed: without a
-C++ compiler XLA's own operations serve, slower (`benchmarks/results/NOTES.md`).
+C++ compiler XLA's own operations serve, slower (`benchmarks/results/notes/2026-11-23.md`).
 """
 
 import contextlib

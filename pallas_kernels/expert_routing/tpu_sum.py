@@ -24,7 +24,7 @@ _MIB = 2**20
 _TAKEN_BYTES = {"v4": 4 * _MIB, "v5p": 16 * _MIB, "7x": 16 * _MIB}  # a quarter of the vector memory
 _TAKEN_BYTES_ELSEWHERE = 32 * _MIB
 # Rows made here up to which multiplying takes fewer cycles than XLA's gather of all rows and what follows it, even if
-# some devices have twice as many as others; by the compilers' schedules, see benchmarks/results/NOTES.md.
+# some devices have twice as many as others; by the compilers' schedules, see benchmarks/results/notes/2026-11-25.md.
 _MOST_ROWS = {"v6e": 2048, "7x": 2048}
 _MOST_ROWS_ELSEWHERE = 512
 

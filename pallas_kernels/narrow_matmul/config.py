@@ -18,13 +18,13 @@ TUNED = Path(__file__).resolve().parent.parent / "tuned"
 class NarrowProducts:
     """
     Attributes:
-        min_rows: products of fewer rows are padded to so many: XLA:CPU widens the whole matrix for one row.
-        min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or nobody
-            measured this kind of CPU. Matrices of smaller models stay in the CPU's caches: calling the library costs
+        min_rows: products of fewer rows are padded to this number: XLA:CPU widens the whole matrix for one row.
+        min_hidden_size: models of this hidden size or more gain from bfloat16 weights; None: no model does, or this
+            kind of CPU was not measured. Matrices of smaller models stay in the CPU's caches: calling the library costs
             more than it gains.
         min_native_hidden_size: models of this hidden size or more gain from our own C++, whatever their weights are;
-            None: no model does, or nobody measured.
-        native_rows: products of so many rows or fewer, of experts on average, are those of our own C++, see
+            None: no model does, or this kind of CPU was not measured.
+        native_rows: products of up to this number of rows, of experts on average, are those of our own C++, see
             cpu_native; 0: none are.
         native_int8_rows: the same of int8 matrices.
     """

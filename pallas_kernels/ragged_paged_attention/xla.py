@@ -22,6 +22,7 @@ from jax import lax
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size, unpack_scales
 from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.inputs.passes import Pass, passes
 
 CHUNK_TOKENS = 128
 QUERY_BLOCK = 128
@@ -53,32 +54,10 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     T, N, H = q.shape
     K = kv_pages.shape[1]
     q = q.reshape(T, K, N // K, H)
-    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
-    if metadata.kind == "decode":
-        out = _attend(q, kv_pages, metadata, options, _Pass(1, query_len, True), jnp.zeros(q.shape))
-    else:
-        decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
-        out = jnp.zeros(q.shape)
-        for part in (
-            _Pass(1, jnp.where(decodes, query_len, 0), True),
-            _Pass(min(T, QUERY_BLOCK), jnp.where(decodes, 0, query_len), False),
-        ):
-            out = _attend(q, kv_pages, metadata, options, part, out)
+    out = jnp.zeros(q.shape)
+    for part in passes(metadata, min(T, QUERY_BLOCK)):
+        out = _attend(q, kv_pages, metadata, options, part, out)
     return (out * options.v_scale).reshape(T, N, H).astype(q.dtype)
-
-
-class _Pass(NamedTuple):
-    """Which queries are attended together.
-
-    Attributes:
-        block: static; queries of one request at a time.
-        query_len: i32[B], of each request; 0: not in this pass.
-        one_each: static; the pass is of the first requests, which own one token each.
-    """
-
-    block: int
-    query_len: jax.Array
-    one_each: bool
 
 
 def _attend(
@@ -86,12 +65,12 @@ def _attend(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    part: _Pass,
+    part: Pass,
     out: jax.Array,
 ) -> jax.Array:
     """q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
     T, K, G, H = q.shape
-    block, query_len = part.block, part.query_len
+    block, block_end = part.block, part.block_end
     pages, table = _pages_per_chunk(kv_pages, metadata)
     chunk = pages * kv_pages.shape[2]
     # A block reads and writes `block` rows even where its request ends earlier. Blocks go in the order of their first
@@ -99,14 +78,9 @@ def _attend(
     extra = ((0, block - 1), (0, 0), (0, 0), (0, 0))
     padded = jnp.pad(q.astype(jnp.float32) * (options.scale * options.k_scale), extra)
     sinks = None if options.sinks is None else jnp.tile(options.sinks.astype(jnp.float32).reshape(K, G), (1, block))
-    block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
 
     def attend(number: jax.Array, out: jax.Array) -> jax.Array:
-        request = number if part.one_each else jnp.searchsorted(block_end, number, side="right")
-        before = number - (block_end[request] - -(-query_len[request] // block))
-        start = metadata.query_start[request] + before * block
-        kv_len = metadata.kv_len[request]
-        first_position = kv_len - query_len[request] + before * block
+        request, start, kv_len, first_position = part.place(number, block_end, metadata)
         position = first_position + jnp.repeat(jnp.arange(block), G)  # [R], R = block·G
         rows = lax.dynamic_slice_in_dim(padded, start, block).transpose(1, 0, 2, 3).reshape(K, block * G, H)
 

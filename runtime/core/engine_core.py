@@ -72,7 +72,7 @@ class EngineCore:
         self._known_programs = -1, 0.0  # how many the scheduler knows to be built, and how long steps waited for them
         self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
-        self._mask_width = runner.programs.design.shape.mask_width
+        self._mask_width = runner.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)

@@ -67,32 +67,37 @@ class DeviceExecutor:
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self._on_call(None, ())
-        state, shape = self.state, self.programs.design.shape
-        for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
-            array.delete()  # first: there is no room for both
-        fresh = shape.allocate(state.weights, self._num_pages)
-        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
+        state = self.state
+        _delete((state.of_requests, state.last_hidden, state.hidden))  # first: there is no room for both
+        fresh = self.programs.design.shape.allocate(state.weights, self._num_pages)
+        self._put(**fresh._replace(head=state.head, all_allowed=state.all_allowed)._asdict())
 
     def use_weights(self, weights: Weights) -> None:
         """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
         that reads them may be called."""
-        for array in self.state.weights:
-            array.delete()
-        head = self.programs.design.head.select(weights) if weights else ()
-        self.state = self.state._replace(weights=weights, head=head)
+        _delete(self.state.weights)
+        self._put(weights=weights, head=self.programs.design.head.select(weights) if weights else ())
 
     def release_cache(self) -> None:
         """Deletes the KV cache. No program that takes it may be called before `restore_cache`."""
-        for array in jax.tree.leaves(self.state.kv_cache):
-            array.delete()
-        self.state = self.state._replace(kv_cache=())
+        _delete(self.state.kv_cache)
+        self._put(kv_cache=())
 
     def restore_cache(self) -> None:
         """Makes the KV cache anew, of the same size."""
-        shape = self.programs.design.shape
-        self.state = self.state._replace(kv_cache=shape.allocate_cache(self._num_pages))
+        self._put(kv_cache=self.programs.design.shape.allocate_cache(self._num_pages))
+
+    def _put(self, **fields: Any) -> None:
+        """Replace fields of the state between two calls of programs."""
+        self.state = self.state._replace(**fields)
 
     def _no_mask(self, num_rows: int) -> jax.Array:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
         array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
         return array
+
+
+def _delete(arrays: Any) -> None:
+    """Free the memory of all arrays of a tree."""
+    for array in jax.tree.leaves(arrays):
+        array.delete()

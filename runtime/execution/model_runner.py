@@ -68,6 +68,7 @@ class ModelRunner:
 
     Attributes:
         executor: makes the calls. programs: that it runs.
+        shape: of one rank's state on the device.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class ModelRunner:
         self.programs = executor.programs
         self._eos_ids = frozenset(eos_ids)
         self._design = executor.programs.design
-        self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
+        self.shape = self._design.shape
+        self._builders = [BatchBuilder(self.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
         # By the number of a tier: the first one of the engine's that does as much.
         self._least_tiers: list[SampleTier] = [
@@ -92,7 +94,7 @@ class ModelRunner:
         self._decode_forms: dict[int, StepForm] = {}  # by the number of rows
         self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
         self._order = order
-        self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
+        self._shares_memory = self.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
         """Those that steps can use now: of the programs that are built, or of all if calls build them."""
@@ -168,7 +170,7 @@ class ModelRunner:
             slots: whose states are compared too, where layers keep any; the scratch slot twice: none.
         """
         largest = 0.0
-        states = (np.array(slots, np.int32),) if self._design.shape.num_snapshots else ()
+        states = (np.array(slots, np.int32),) if self.shape.num_snapshots else ()
         for begin in range(0, max(map(len, pairs)), COMPARED_PAGES):
             numbers = np.zeros((2, len(pairs), COMPARED_PAGES), np.int32)
             for table, of_table in enumerate(pairs):
@@ -180,7 +182,7 @@ class ModelRunner:
 
     def _copy_states(self, step: ScheduledStep, when: Literal["before", "after"]) -> None:
         """Snapshots into slots before a step, slots into snapshots after it."""
-        if not self._design.shape.num_snapshots:
+        if not self.shape.num_snapshots:
             return
         copies = [None if batch is None else batch.copies for batch in step.batches]
         if when == "before":
@@ -268,11 +270,11 @@ class ModelRunner:
 
     def _takes_media(self, step: ScheduledStep) -> bool:
         """Whether this step's program is the one with rows of embeddings."""
-        return self._design.always_media or (self._design.shape.num_embeds > 0 and has_media(step))
+        return self._design.always_media or (self.shape.num_embeds > 0 and has_media(step))
 
     def _write_embeds(self, step: ScheduledStep, num_tokens: int) -> list[Int32Array]:
         """Brings the rows of the step's media into the pool; returns which of its tokens have which row, by rank."""
-        width = self._design.shape.hidden_size
+        width = self.shape.hidden_size
         media = [MediaRows.of(batch, num_tokens, width) for batch in step.batches]
         for number in range(num_calls(media)):
             first = np.array(number * ROWS_PER_CALL, np.int32)
@@ -284,7 +286,7 @@ class ModelRunner:
         params = request.given.params
         suppressed = frozenset(request.given.stop_token_ids) | (self._eos_ids if params.min_tokens else frozenset())
         asked_ids = params.logprob_token_ids or ()
-        rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self._design.shape.vocab_size)
+        rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in vars(rules).values()]
         slot = np.array(request.slot, np.int32)
         known = text_ids(request.token_ids, request.given.media) if request.given.media else request.token_ids

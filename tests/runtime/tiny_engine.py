@@ -100,10 +100,10 @@ class TinyEngine:
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
         limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
         if config.scheduler.num_continuous_decode_steps is None:
-            limits = dataclasses.replace(limits, joined_passes=parts.runner.programs.design.shape.joined_passes)
+            limits = dataclasses.replace(limits, joined_passes=parts.runner.shape.joined_passes)
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
-        groups = parts.runner.programs.design.shape.page_groups
+        groups = parts.runner.shape.page_groups
         num_pages = groups.num_tables * -(-config.cache.max_total_tokens // groups.page_size) + 1
         scheduler = build_scheduler(
             config, limits, parts.scheduler.buckets, num_pages, groups, 0, parts.ready.embedding

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan, plan_blocks
 from palladio.pallas_kernels.target import Target
@@ -46,6 +47,18 @@ class AttentionMetadata:
         if self.chunks is not None and (self.chunks.block, self.chunks.align) == (block, align):
             return self.chunks
         return plan_blocks(self.query_start, self.kv_len, self.num_decodes, num_tokens, block, align)
+
+    def owners(self, num_tokens: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return i32[T] each: the request of a token, that request's `kv_len`, and the token's position.
+
+        Args:
+            num_tokens: T.
+        """
+        token = jnp.arange(num_tokens)
+        request = jnp.searchsorted(self.query_start, token, side="right") - 1
+        request = jnp.clip(request, 0, self.kv_len.shape[0] - 1)
+        kv_len = self.kv_len[request]
+        return request, kv_len, kv_len - (self.query_start[request + 1] - token)
 
     def planned(self, num_tokens: int, block: int | None, align: int = 1) -> "AttentionMetadata":
         """With the plan for blocks of that size; without one if it is None or the step only decodes."""

@@ -14,8 +14,8 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.spec.experts_config import ExpertsConfig
 from palladio.model.spec.latent_config import LatentConfig
 from palladio.model.spec.layer_spec import AttentionSpec
-from palladio.model.weights.byte_products import multiplies_bytes
 from palladio.model.weights.narrow import lies_narrow
+from palladio.model.weights.outputs_first import multiplies_bytes
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import NativeError
 from palladio.pallas_kernels.cpu_native import load as load_native

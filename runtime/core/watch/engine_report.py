@@ -44,7 +44,7 @@ class EngineReport:
         self._self_check = self_check
         self._memory = memory
         self._observers = observers
-        self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
+        self._device: jax.Device = runner.shape.mesh.devices.flat[0]
 
     def stats(self, *, check_integrity: bool, pages: bool) -> EngineStats:
         """Returns a snapshot, see GetStats."""

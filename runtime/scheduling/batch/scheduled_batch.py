@@ -102,12 +102,23 @@ class DecodeRows:
         num_tokens: Counts,
         num_drafts: Counts | None = None,
         steady: SteadyRows | None = None,
+        computed: Counts | None = None,
     ) -> Self:
-        """Plans a row for each slot. Args: num_drafts: None: no row of the engine ever has any."""
-        starts = columns.plan(slots, num_tokens, num_drafts)
-        requests, revisions, has_drafts = columns.requests[slots], columns.revision[slots], num_drafts is not None
+        """Plan a row for each slot.
+
+        Args:
+            num_drafts: tokens of each row that may be wrong; None: no row of the engine ever has any.
+            steady: what the rows have in common; None: the columns say it.
+            computed: that of the slots, if the caller has it.
+        """
+        starts = columns.plan(slots, num_tokens, num_drafts, computed)
+        has_drafts = num_drafts is not None
         drafts = np.zeros_like(num_tokens) if num_drafts is None else num_drafts
-        is_constrained = bool(columns.constrained(slots).any())
+        if steady is None:
+            requests, revisions = columns.requests[slots], columns.revision[slots]
+            is_constrained = bool(columns.constrained(slots).any())
+        else:
+            requests, revisions, is_constrained = steady.requests, steady.revisions, steady.is_constrained
         common = (int(num_tokens.sum()), is_constrained, has_drafts, steady)
         return cls(columns, slots, requests, starts, num_tokens, revisions, drafts, *common)
 
@@ -141,7 +152,7 @@ class DecodeRows:
         for row in np.flatnonzero(computed + num_tokens > columns.free_until[slots]).tolist():
             if not pages.grow(columns.requests[slots[row]], int(computed[row] + num_tokens[row])):
                 num_tokens[row] = 1
-        return cls.plan(columns, slots, num_tokens, None, steady)
+        return cls.plan(columns, slots, num_tokens, None, steady, computed)
 
     def __len__(self) -> int:
         return len(self.slots)

@@ -192,16 +192,19 @@ class SlotColumns:
         self._planned += ones
         return starts
 
-    def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
-        """A row of each slot is planned that samples after each of its tokens.
+    def plan(
+        self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None, computed: Counts | None = None
+    ) -> Counts:
+        """Plan a row of each slot that samples after each of its tokens.
 
         Args:
             num_drafts: those of its tokens that may be wrong; None: no row of the engine ever has any.
+            computed: `self.computed` of these slots, if the caller has it.
 
         Returns:
             Where each begins at most. At `max_computed` the request is complete, and the row samples for no request.
         """
-        starts: Counts = self.computed[slots]
+        starts: Counts = self.computed[slots] if computed is None else computed
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens

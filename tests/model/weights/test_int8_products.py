@@ -1,6 +1,7 @@
 """int8 weights on a CPU whose features are known: how near products are, and that no weight is widened for them."""
 
 import re
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 from palladio.model.weights.kinds import WeightKind
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, byte_matmul
 from palladio.pallas_kernels.target import Target
 from tests.model.weights.test_weights_as_values import weight_of
 
@@ -37,6 +39,29 @@ def test_rows_are_rounded_by_their_largest_number(
     one = np.asarray(weight.matmul(jnp.asarray(x[3:4]))).reshape(-1)
     np.testing.assert_allclose(one, out[3], rtol=1e-6)  # whatever else is in a step
     assert not np.asarray(weight.matmul(jnp.zeros((1, 80)))).any()
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_the_product_is_the_plain_definition(bits: Literal[8, 16], has_zeros: bool) -> None:
+    rows, scales = (jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((3, 40), (2, 12)))
+    matrix, zeros = (jnp.asarray(RNG.integers(-128, 128, shape), jnp.int8) for shape in ((2, 12, 40), (2, 12)))
+    out, expected = (
+        byte_matmul(rows, matrix, scales, zeros if has_zeros else None, bits=bits, backend=name)
+        for name in ("auto", "reference")
+    )
+    assert (out.dtype, out.shape) == (jnp.float32, (3, 2, 12))
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-2)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    rows, matrix, scales = jnp.zeros((3, 40)), jnp.zeros((24, 40), jnp.int8), jnp.zeros(24)
+    wide = matrix.astype(jnp.float32)
+    for wrong in ((rows[:, 1:], matrix, scales), (rows, wide, scales), (rows, matrix, scales[1:])):
+        with pytest.raises(ValueError, match="do not fit together"):
+            byte_matmul(*wrong)
+    with pytest.raises(NotImplementedError):
+        byte_matmul(rows, matrix, scales, None, NarrowProducts(native_int8_rows=2), backend="cpu_native")
 
 
 @pytest.mark.parametrize(("shape", "inputs"), FORMS)

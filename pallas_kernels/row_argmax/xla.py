@@ -1,24 +1,30 @@
-"""The id of the largest value of each row of logits, by whatever way the platform computes fastest."""
+"""The portable backend: plain operations on an accelerator, and on a CPU those that XLA:CPU computes many at once."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from palladio.pallas_kernels.cpu_native import calls
+from palladio.pallas_kernels.target import Target
 
 _BLOCK_SIZES = range(16, 513)  # columns of a block: the largest of these that divides the vocabulary
 _PADDED_BLOCK = 128  # columns of a block where none does: the values are copied to pad them
 _SHRINK = 2.0**-20  # times any float32, and summed over 2**20 columns: no overflow
 
 
-def row_argmax(values: jax.Array) -> jax.Array:
-    """`jnp.argmax` of each row: of equals the lowest id, and NaN is larger than all. f32[B, V] → i32[B]"""
+def row_argmax(values: jax.Array, target: Target, *, is_computed: bool = False) -> tuple[jax.Array, jax.Array]:
+    """[B, V] → i32[B], bool[B]. A program that uses one of them computes only that one."""
+    del target  # the platform that the program is lowered for decides
+    return (argmax_of_computed if is_computed else argmax)(values), rows_are_finite(values)
+
+
+def argmax(values: jax.Array) -> jax.Array:
+    """`jnp.argmax` of each row: of equals the lowest id, and NaN is larger than all. [B, V] → i32[B]"""
     token_ids: jax.Array = lax.platform_dependent(values, cpu=_argmax_on_cpu, default=_plain_argmax)
     return token_ids
 
 
-def row_argmax_of_computed(values: jax.Array) -> jax.Array:
-    """`row_argmax` of values that the same program computes. f32[B, V] → i32[B]; of a row with NaN, any id
+def argmax_of_computed(values: jax.Array) -> jax.Array:
+    """`argmax` of values that the same program computes. [B, V] → i32[B]; of a row with NaN, any id.
 
     XLA:CPU would compute the values of the chosen block a second time, perhaps with another rounding. XLA:TPU fuses
     the computation into the argmax, and then compiles for minutes (64 rows of 151,936: 108 s, with the barrier 14 s).
@@ -32,13 +38,8 @@ def row_argmax_of_computed(values: jax.Array) -> jax.Array:
     return token_ids
 
 
-def native_argmax(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`row_argmax` and `rows_are_finite` in one pass, by our C++ for CPUs. f32[B, V] → i32[B], bool[B]"""
-    return calls.row_argmax(values.astype(jnp.float32))
-
-
 def rows_are_finite(values: jax.Array) -> jax.Array:
-    """Whether the largest value of a row is a finite number: no NaN, no +inf, not all -inf. f32[B, V] → bool[B]"""
+    """Whether the largest value of a row is a finite number: no NaN, no +inf, not all -inf. [B, V] → bool[B]"""
     are_finite: jax.Array = lax.platform_dependent(
         values,
         cpu=lambda x: jnp.isfinite(x.max(axis=-1)) & ~_may_hold_nan(x),
@@ -48,7 +49,7 @@ def rows_are_finite(values: jax.Array) -> jax.Array:
 
 
 def _argmax_on_cpu(values: jax.Array) -> jax.Array:
-    """As `row_argmax`. XLA:CPU compares one value after the other in an argmax, and many at once in a maximum.
+    """As `argmax`. XLA:CPU compares one value after the other in an argmax, and many at once in a maximum.
 
     But its maximum of many values leaves NaN out.
     """
@@ -57,7 +58,7 @@ def _argmax_on_cpu(values: jax.Array) -> jax.Array:
 
 
 def _argmax_by_blocks(values: jax.Array) -> jax.Array:
-    """As `row_argmax`, of values without NaN: the first value that is the maximum of the first block that has it.
+    """As `argmax`, of values without NaN: the first value that is the maximum of the first block that has it.
 
     Both levels compare floats as jnp.argmax does (-0 equals 0).
     """

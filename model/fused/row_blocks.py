@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from palladio.model.cache.paged_cache import PagedStep
+from palladio.model.decoder import DecoderLayer
 from palladio.model.layers.attention import Attention, LayerContext
 from palladio.model.layers.linear import Linear
 from palladio.model.layers.mlp import GatedMLP, PlainMLP
+from palladio.model.layers.moe import SparseMLP
 from palladio.model.layers.norm import HeadNorm, Norm
 from palladio.model.weights.narrow import Narrow
 from palladio.model.weights.scaled import Scaled
@@ -39,16 +41,36 @@ Norms = tuple[Norm | None, Norm | None]
 """Before and after; None: there is none."""
 
 
-def takes_rows(kernels: Kernels, x: jax.Array) -> bool:
-    """Whether blocks of these kernels take these rows at all."""
+def layer_type(kernels: Kernels) -> type[DecoderLayer]:
+    """Return the class of layers that a model with these kernels is made of."""
     is_native = kernels.target.is_native and kernels.attention in ("cpu_native", "auto")
-    return is_native and x.dtype == jnp.float32 and x.shape[0] <= MOST_ROWS
+    return BlockLayer if is_native else DecoderLayer
+
+
+class BlockLayer(DecoderLayer):
+    """A layer of which each half is one call where a call can do it."""
+
+    def attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
+        """Compute the first half, in one call if a call can do it."""
+        done = None
+        if isinstance(self.attention, Attention) and _are_few(x):
+            norms = self.attention_norm, self.attention_output_norm
+            done = attention_rows(self.attention, norms, self.residual_scale, x, by, kept)
+        return super().attend(x, by, kept) if done is None else done
+
+    def feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
+        """Compute the second half, in one call if a call can do it."""
+        done = None
+        if not isinstance(self.mlp, SparseMLP) and _are_few(x):
+            norms = self.input_norm, self.mlp_output_norm
+            done = mlp_rows(self.mlp, norms, self.residual_scale, x, residual)
+        return super().feed(x, residual, by) if done is None else done
 
 
 def attention_rows(
     attention: Attention, norms: Norms, factor: float, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any] | None:
-    """x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
+    """Return x + factor · norm(attention(norm(x))), and the cache; None: a call cannot do it."""
     spec, step = attention.spec, by.step
     qkv, output, ends = _matrix(attention.qkv, x), _matrix(attention.output, x), _ends(norms, factor, x, x)
     is_plain_cache = isinstance(kept, jax.Array) and kept.dtype == jnp.float32
@@ -85,13 +107,18 @@ def attention_rows(
 def mlp_rows(
     mlp: GatedMLP | PlainMLP, norms: Norms, factor: float, x: jax.Array, residual: jax.Array
 ) -> jax.Array | None:
-    """residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
+    """Return residual + factor · norm(mlp(norm(x))); None: a call cannot do it."""
     is_gated, activation = isinstance(mlp, GatedMLP), mlp.spec.activation
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
     up, down, ends = _matrix(first, x), _matrix(mlp.down, x), _ends(norms, factor, x, residual)
     if up is None or down is None or ends is None or activation not in BLOCK_ACTIVATIONS:
         return None
     return mlp_block(ends, up, down, width=mlp.down.shape[0], activation=activation, is_gated=is_gated)
+
+
+def _are_few(x: jax.Array) -> bool:
+    """Whether calls take these rows."""
+    return x.dtype == jnp.float32 and x.shape[0] <= MOST_ROWS
 
 
 def _has_own_means(attention: Attention) -> bool:
@@ -120,7 +147,8 @@ def _parameters(norm: Norm | HeadNorm | None) -> BlockNorm:
 
 
 def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
-    """None: its kind of weight is none that blocks multiply with, or not with so many rows."""
+    """Return what a call takes of a projection; None: no call multiplies with this kind of weight, or with as many
+    rows."""
     weight: Weight = linear.kernel
     bias = None if linear.bias is None else linear.bias[...].reshape(-1)
     values, *factors = weight.arrays()

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from palladio.flags.default_model import default_model_path
-from palladio.model import decoder
-from palladio.model.layers import row_blocks
+from palladio.model.fused import row_blocks
 from palladio.model.layers.moe import SparseMLP
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import block_calls, calls
@@ -43,7 +42,7 @@ class Calls:
         self.asked, self.done = 0, 0
         jax.clear_caches()  # layers of one structure are traced once
         for name in ("attention_rows", "mlp_rows"):
-            monkeypatch.setattr(decoder, name, self._counted(getattr(row_blocks, name)))
+            monkeypatch.setattr(row_blocks, name, self._counted(getattr(row_blocks, name)))
 
     def _counted(self, function):
         def call(*args):
@@ -127,11 +126,11 @@ def test_a_row_does_not_depend_on_those_beside_it(form: Form, monkeypatch: pytes
         np.testing.assert_array_equal(computed(rows[-count:]), whole[-count:])
     padded = computed(rows.at[20:].set(rows[19]))
     np.testing.assert_array_equal(padded, whole[[*range(20), *[19] * 41]])
-    text = jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(rows).as_text()  # type: ignore[arg-type]
+    text = jax.jit(lambda x: model.layers[0].feed(x, x, None)).lower(rows).as_text()  # type: ignore[arg-type]
     assert text.count(calls.MLP_BLOCK) == 1
     assert "dot_general" not in text
     more = jax.ShapeDtypeStruct((row_blocks.MOST_ROWS + 1, 128), jnp.float32)
-    assert calls.MLP_BLOCK not in jax.jit(lambda x: model.layers[0]._feed(x, x, None)).lower(more).as_text()
+    assert calls.MLP_BLOCK not in jax.jit(lambda x: model.layers[0].feed(x, x, None)).lower(more).as_text()
 
 
 @pytest.mark.parametrize(("dtype", "takes_more"), [(jnp.bfloat16, False), (jnp.float32, True)])

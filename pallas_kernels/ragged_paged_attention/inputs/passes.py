@@ -1,0 +1,66 @@
+"""Passes of a portable backend over a batch: single tokens and chunks of prompts, each in blocks of queries."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata
+
+
+class Place(NamedTuple):
+    """Where a block of queries lies.
+
+    Attributes:
+        request: i32[], whose it is. start: i32[], its first token along T.
+        kv_len: i32[], tokens of the request in the cache. first_position: i32[], that of its first token.
+    """
+
+    request: jax.Array
+    start: jax.Array
+    kv_len: jax.Array
+    first_position: jax.Array
+
+
+class Pass(NamedTuple):
+    """Which queries are attended together.
+
+    Attributes:
+        block: static; queries of one request at a time.
+        query_len: i32[B], of each request; 0: not in this pass.
+        one_each: static; the pass is of the first requests, which own one token each.
+    """
+
+    block: int
+    query_len: jax.Array
+    one_each: bool
+
+    @property
+    def block_end(self) -> jax.Array:
+        """i32[B], how many blocks requests 0 … b have."""
+        return jnp.cumsum(-(-self.query_len // self.block))
+
+    def place(self, number: jax.Array, block_end: jax.Array, metadata: AttentionMetadata) -> Place:
+        """Return where a block lies.
+
+        Args:
+            number: i32[], of the block. block_end: as the attribute, computed once.
+        """
+        request = number if self.one_each else jnp.searchsorted(block_end, number, side="right")
+        query_len = self.query_len[request]
+        before = (number - (block_end[request] - -(-query_len // self.block))) * self.block  # tokens of the request
+        kv_len = metadata.kv_len[request]
+        return Place(request, metadata.query_start[request] + before, kv_len, kv_len - query_len + before)
+
+
+def passes(metadata: AttentionMetadata, block: int) -> list[Pass]:
+    """Divide a batch into passes.
+
+    Args:
+        block: queries of a block of a chunk.
+    """
+    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
+    if metadata.kind == "decode":
+        return [Pass(1, query_len, True)]
+    decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
+    return [Pass(1, jnp.where(decodes, query_len, 0), True), Pass(block, jnp.where(decodes, 0, query_len), False)]
