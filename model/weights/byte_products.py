@@ -1,6 +1,6 @@
 """Products of int8 weights on a CPU, whose fastest product is int8 times int8 with sums of int32.
 
-XLA:CPU's library takes it from two rows on; one row, or a product in another dtype, has the whole weight widened first,
+XLA:CPU's library computes it from two rows on. For one row, or in another dtype, XLA first widens the whole weight,
 which costs 10 to 50 times the product.
 """
 
@@ -19,7 +19,8 @@ _MIN_ROWS = 2
 
 
 def multiplies_bytes(target: Target, mesh: Mesh) -> bool:
-    """Of a CPU without known features nothing says that this is fast; several devices of a CPU serve tests alone."""
+    """Return whether int8 products are known to be fast: on one CPU whose features are known. Several devices of a CPU
+    serve only tests."""
     return target.platform == "cpu" and bool(target.kind) and mesh.size == 1
 
 
@@ -31,13 +32,13 @@ def byte_product(
     activation_bits: Literal[8, 16],
     products: NarrowProducts,
 ) -> jax.Array:
-    """x [T, in] times int8[out…, in] → f32[T, out…].
+    """Multiply x [T, in] by int8[out…, in] → f32[T, out…].
 
     Args:
-        scales: f32[out…], outputs are multiplied by them.
+        scales: f32[out…], factors on outputs.
         zeros: int8[out…], subtracted from the values; None: all are 0.
-        activation_bits: each row of x is rounded to so many bits, by its largest number. 8: one row of int8; 16: two,
-            high and low, which one product multiplies.
+        activation_bits: bits that each row of x is rounded to, relative to its largest number. 8: one row of int8; 16:
+            two rows, high and low, which one product multiplies.
         products: how this kind of CPU multiplies.
     """
     T, outputs = x.shape[0], values.shape[:-1]
@@ -57,13 +58,13 @@ def byte_product(
 
 
 def _bytes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8[T, in], and f32[T] to multiply it with."""
+    """Round x to int8[T, in], with factors f32[T]."""
     numbers, factors = _whole_numbers(x, 127)
     return numbers.astype(jnp.int8), factors
 
 
 def _pairs_of_bytes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8[2 · T, in], the high ones first, and f32[T] to multiply 256 · high + low with."""
+    """Round x to int8[2 · T, in], the high bytes first, with factors f32[T] of 256 · high + low."""
     numbers, factors = _whole_numbers(x, 127 * 256)
     high = jnp.floor((numbers + 128) / 256)
     return jnp.concatenate([high, numbers - 256 * high]).astype(jnp.int8), factors

@@ -35,7 +35,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     }
 )
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
-"""Of parameters that are stored plainly; the others are of quantized ones."""
+"""Types of parameters that are stored plainly; the other types belong to quantized ones."""
 MAX_HEADER_BYTES: Final = 32 << 20
 """Less than the format allows: published files have up to 2 MB, and Python takes thirty times as much for JSON."""
 _MOST_DIMENSIONS: Final = 8
@@ -45,13 +45,13 @@ _AGAIN: Final = "Download it again"
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is.
+    """The position of a tensor.
 
     Attributes:
-        name: in the checkpoint.
-        file: that holds it.
-        dtype: as the file names it ("BF16").
-        shape: as stored.
+        name: its name in the checkpoint.
+        file: the file that holds it.
+        dtype: the file's name of its type ("BF16").
+        shape: shape as stored.
         start, stop: its bytes in the file.
     """
 
@@ -67,10 +67,10 @@ class StoredTensor:
 
 
 class SafetensorsFile:
-    """One open file. Arrays read from it are views of the map: use them before `close`."""
+    """An open file. Arrays read from it are views of the map: use them before `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file and checks its header.
+        """Open the file and check its header.
 
         Raises:
             CheckpointError: the file is missing, truncated or corrupt.
@@ -86,20 +86,20 @@ class SafetensorsFile:
         self.tensors = self._read_header()
 
     def read(self, tensor: StoredTensor) -> Array:
-        """A read-only view of the tensor; nothing is read from disk before it is touched."""
+        """Return a read-only view of the tensor. The disk is read on first use."""
         if tensor.dtype not in DTYPES:
             raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; supported: {', '.join(DTYPES)}")
         raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
         return raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def release(self, tensor: StoredTensor) -> None:
-        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
+        """Return the tensor's pages to the system. Views stay valid; using them reads the file again."""
         first = tensor.start - tensor.start % mmap.PAGESIZE
         if tensor.stop > first:
             self._map.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)
 
     def close(self) -> None:
-        """Views must be gone."""
+        """Close the file. No view of it may be left."""
         self._map.close()
 
     def _read_header(self) -> dict[str, StoredTensor]:
@@ -147,7 +147,7 @@ class SafetensorsFile:
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    """A short list of whole numbers of at least 0."""
+    """Return whether a value is a short list of whole numbers of at least 0."""
     return (
         isinstance(value, list)
         and len(value) <= _MOST_DIMENSIONS
