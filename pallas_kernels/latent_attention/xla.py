@@ -33,12 +33,12 @@ class _Softmax(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """Which queries are attended together.
+    """A set of queries that are attended together.
 
     Attributes:
         block: static; queries of one request at a time.
-        query_len: i32[B], of each request; 0: not in this pass.
-        one_each: static; the pass is of the first requests, which own one token each.
+        query_len: i32[B], queries of each request; 0: not in this pass.
+        one_each: static; the pass is for the first requests, which own one token each.
     """
 
     block: int
@@ -47,7 +47,7 @@ class _Pass(NamedTuple):
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T, N, _ = q.shape
     query_len = metadata.query_start[1:] - metadata.query_start[:-1]
     wide = q.astype(jnp.float32) * options.scale
@@ -67,7 +67,7 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, optio
 
 
 def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _Pass, out: jax.Array) -> jax.Array:
-    """q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
+    """Attend the queries of a pass: q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
     (T, N, W), L = q.shape, out.shape[2]
     block, query_len = part.block, part.query_len
     width, S = metadata.block_table.shape[1], pages.shape[1]
@@ -107,7 +107,7 @@ def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _
 
 
 def _add_chunk(softmax: _Softmax, q: jax.Array, rows: jax.Array, visible: jax.Array) -> _Softmax:
-    """One chunk of the online softmax. q [R, W], rows [C, W], visible [R, C]."""
+    """Add one chunk to the online softmax: q [R, W], rows [C, W], visible [R, C]."""
     # Rows of a page beyond the request's end hold what an earlier owner left, and 0 · NaN is NaN.
     rows = jnp.where(visible.any(0)[:, None], rows, 0.0)
     scores = jnp.where(visible, jnp.einsum("cw,rw->cr", rows, q).T, LOWEST)

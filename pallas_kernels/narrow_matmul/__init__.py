@@ -1,4 +1,4 @@
-"""Products of float32 rows with matrices of bfloat16, which lie outputs first, on a CPU."""
+"""Products of float32 rows with bfloat16 matrices, outputs first, on a CPU."""
 
 from palladio.pallas_kernels.narrow_matmul.api import narrow_grouped_matmul, narrow_matmul
 from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts

@@ -1,4 +1,4 @@
-"""The public face of narrow matmul."""
+"""The public interface of narrow matmul."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ _USUAL = NarrowProducts()
 
 
 def narrow_matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts = _USUAL) -> jax.Array:
-    """Multiplies rows, rounded to bfloat16, with a matrix; sums are in float32.
+    """Multiply rows, rounded to bfloat16, with a matrix; sums are in float32.
 
     Args:
         rows: f32[T, in].
@@ -39,11 +39,11 @@ def narrow_matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts =
 def narrow_grouped_matmul(
     rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts = _USUAL
 ) -> jax.Array:
-    """Multiplies the first group of rows with the first matrix, the next one with the second, and so on.
+    """Multiply the first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
         rows: f32[M, in].
-        bits: u16[E, out, in], those of bfloat16 matrices.
+        bits: u16[E, out, in], the bits of bfloat16 matrices.
         group_sizes: i32[E], rows of each group; their sum is at most M.
         products: how this kind of CPU multiplies.
 

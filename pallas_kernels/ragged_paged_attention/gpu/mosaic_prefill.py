@@ -28,10 +28,10 @@ def attend(
     options: AttentionOptions,
     blocks: MosaicBlocks,
 ) -> jax.Array:
-    """Tokens of requests num_decodes …, each of which sees what lies before it in the cache.
+    """Attend tokens of requests num_decodes …, each of which sees the earlier tokens in the cache.
 
-    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and not yet computed for
-    the first num_decodes tokens.
+    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and undefined for the
+    first num_decodes tokens.
     """
     T, N, H = q.shape
     plan = metadata.chunks_of(T, blocks.queries)
@@ -79,7 +79,7 @@ def attend(
 
 
 def _buffers(dtype: Any, head_size: int, copied_rows: int, blocks: MosaicBlocks, interpreted: bool) -> Buffers:
-    """copied_rows: of a page, that one copy brings."""
+    """Return the kernel's buffers. copied_rows: rows of a page that one copy brings."""
     warpgroups, stages, keys = blocks.warpgroups, blocks.stages, blocks.keys
 
     def swizzled(*shape: int) -> Any:
@@ -113,7 +113,8 @@ def _attend_block(
     has_sinks: bool,
     **scratch: Any,
 ) -> None:
-    """Block i and query head n of the grid: block NB - 1 - i, so that the longest of a prompt are not left over."""
+    """Run block i and query head n of the grid: block NB - 1 - i, so that the longest blocks of a prompt do not come
+    last."""
     q_ref, kv_ref, table_ref, scales_ref, *plan, out_ref = refs
     sinks_ref = plan.pop() if has_sinks else None
     buffers = Buffers(**scratch)
@@ -172,7 +173,7 @@ def _fetch_pages(
     table_width: int,
     window: int | None,
 ) -> None:
-    """Keeps the ring of buffers full."""
+    """Keep the ring of buffers full."""
     stages, keys, page_size = blocks.stages, blocks.keys, kv_ref.shape[2]
     rows, head_size = min(keys, page_size), buffers.keys.shape[-1]
     kv_head = lax.div(block.head, jnp.int32(group))

@@ -1,10 +1,10 @@
-"""The TPU kernel's work on a turn that several short requests share: one token each, and up to 128 or 256 keys.
+"""The TPU kernel's work on a grid step that several short requests share: one token each, and up to 128 or 256 keys.
 
 A matrix unit is filled by keys and values, not by the few rows of queries. Where it is 256 wide, 128 keys of heads of
 128 leave half of it idle, so two kv heads share a product. Their scores are a product with the keys of both, of which
 each row takes its own half; their outputs one with the values of both, to which each row has weights of 0 for the other
-half. Up to four query heads are half a tile of rows, so both kv heads' rows are one tile. Two requests would do as well
-as two heads, but for this: 0 · NaN is NaN, and one request's NaN must not reach another.
+half. Up to four query heads are half a tile of rows, so both kv heads' rows are one tile. Two requests could share a
+product instead of two heads, but for this: 0 · NaN is NaN, and one request's NaN must not reach another.
 
 A unit is two kv heads of a request. The scores of many units are computed before the values of the first are added: the
 matrix unit takes longer to answer than to be filled for the next one.
@@ -31,14 +31,15 @@ AHEAD = 16  # units whose values are not added yet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShortRequests:
-    """A turn.
+    """The requests of a shared grid step.
 
     Attributes:
-        q, out: [rows, K, R, Hp]. keys: [2, K, keys, W], of which `slot` is meant: request j's keys begin at j · size.
+        q, out: [rows, K, R, Hp].
+        keys: [2, K, keys, W], used at `slot`: request j's keys begin at j · size.
         sinks: f32[K, R, 128], see tpu_kernel.
-        requests: each one's row of q and out, and its keys. Behind the last the first, without keys: what is computed
-            of those is written over.
-        size: keys that each has the place of, 128 or 256: a request of more than 128 has 256.
+        requests: row of q and out, and keys, of each request. After the last, the first repeats without keys: its
+            results are overwritten.
+        size: keys reserved for each request, 128 or 256: 256 if a request has more than 128.
         score_factor, output_factor: see tpu_kernel.
     """
 
@@ -55,7 +56,7 @@ class ShortRequests:
     scales: RowScales | None
 
     def attend(self) -> None:
-        """Writes all of their outputs."""
+        """Write all of their outputs."""
         waiting: list[Callable[[], None]] = []
         num_heads = self.q.shape[1]
         # The first request's output is written last, see above.
@@ -70,7 +71,7 @@ class ShortRequests:
 
 
 class _Request:
-    """One of a turn. A unit's rows are those of its first kv head, then those of its second."""
+    """A request of a shared grid step. A unit's rows are those of its first kv head, then those of its second."""
 
     def __init__(self, turn: ShortRequests, place: int) -> None:
         self.turn = turn
@@ -86,7 +87,7 @@ class _Request:
         self.kept = _is_kept(num_keys - (turn.size - SHORT), (SHORT, width), turn.q.dtype)
 
     def weigh(self, heads: range) -> Callable[[], None]:
-        """A unit's scores and weights; what it returns adds the values and writes the output."""
+        """Compute a unit's scores and weights, and return a function that adds the values and writes the output."""
         turn, first = self.turn, self.is_first
         queries = self._rows([turn.q[self.row, head] for head in heads])
         keys = [turn.keys[turn.slot, head, self.keys, : turn.sizes.value_lane or None] for head in heads]
@@ -106,7 +107,7 @@ class _Request:
         return lambda: self._write(heads, weights, share)
 
     def _rows(self, of_heads: list[jax.Array]) -> jax.Array:
-        """A unit's rows. In halves of a tile those behind the query heads are 0."""
+        """Return a unit's rows. In halves of a tile those after the query heads are 0."""
         if len(of_heads) == 1 or not self.turn.sizes.halves:
             return jnp.concatenate(of_heads, axis=0)
         # As float32: not every generation adds or rotates 16 bits.
@@ -115,7 +116,7 @@ class _Request:
         return both.astype(of_heads[0].dtype)
 
     def _weights(self, heads: range, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """f32[rows, size], and what sums of weighted values are multiplied by, f32[rows, 128]."""
+        """Return weights f32[rows, size], and the factors f32[rows, 128] on sums of weighted values."""
         turn, sizes = self.turn, self.turn.sizes
         factor: jax.Array | float = turn.score_factor
         if sizes.soft_cap is not None:
@@ -146,8 +147,8 @@ class _Request:
             turn.out[self.row, head] = rows.astype(turn.out.dtype)
 
     def _values(self, rows: jax.Array) -> list[jax.Array]:
-        """Of a head, in parts: zeros behind the last key, which is among the last 128. Whole numbers may stay, since
-        their scales are 0."""
+        """Return a head's values, in parts: zeros after the last key, which is among the last 128. Whole numbers may
+        stay, since their scales are 0."""
         if self.turn.scales is not None:
             return [rows]
         known, rest = rows[:-SHORT], _keep(rows[-SHORT:], self.kept)
@@ -155,14 +156,14 @@ class _Request:
 
 
 def _is_kept(num_keys: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-    """For `_keep`."""
+    """Return the mask of rows with a key, for `_keep`."""
     kept = lax.broadcasted_iota(jnp.int32, shape, 0) < num_keys
     return kept if dtype == jnp.float32 else jnp.where(kept, -1, 0).astype(jnp.int16)
 
 
 def _keep(values: jax.Array, kept: jax.Array) -> jax.Array:
-    """Zeros in rows without a key: what lies there may be NaN, and 0 · NaN is NaN. Bits, since not every generation
-    selects among 16 of them."""
+    """Clear rows without a key: they may hold NaN, and 0 · NaN is NaN. Masks bits, since not every generation selects
+    among 16 of them."""
     if values.dtype == jnp.float32:
         return jnp.where(kept, values, 0.0)
     return lax.bitcast_convert_type(lax.bitcast_convert_type(values, jnp.int16) & kept, values.dtype)

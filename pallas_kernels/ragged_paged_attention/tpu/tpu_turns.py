@@ -1,9 +1,9 @@
-"""Which requests of one token share a turn of the TPU kernel: computed once a step, for all layers.
+"""Grid steps that requests of one token share: planned once an engine step, for all layers.
 
-A turn is a step of the kernel's grid. A request of up to 256 keys fills the matrix unit for less time than its results
-take to come back, so several of them share one: up to four of up to 128 keys, or two of 129 to 256. Their queries have
-to lie in one block of rows, which the pipeline brings at once; a request with more keys has a turn of its own, and so
-has one whose block has no other of its length.
+A request of up to 256 keys fills the matrix unit for less time than its results take to come back, so several of them
+share a step of the kernel's grid: up to four of up to 128 keys, or two of 129 to 256. Their queries must be in one
+block of rows, which the pipeline brings at once; a request with more keys has a grid step of its own, and so has one
+whose block has no other of its length.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
 from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
 
 SHORT = LANES
-"""Keys that a request takes the place of in a shared turn, or of twice as many."""
+"""Keys reserved for a request in a shared grid step; some steps reserve twice as many."""
 FEW = 2
-"""Requests of a step in which none shares a turn."""
+"""Engine steps of up to this number of requests share no grid steps."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SharedTurns:
-    """Turns of B requests at most, in the order of their first ones; so those of a block come one after the other.
+    """At most B grid steps, in the order of their first requests; so those of a block are consecutive.
 
     Attributes:
-        num_rows: i32[B], requests of a turn.
-        rows: i32[B] each: of each turn its first request, its second and so on; behind the last the first again.
+        num_rows: i32[B], requests of a grid step.
+        rows: i32[B] each: the first request of each grid step, its second and so on; after the last the first repeats.
         pages: i32[B · longest / page], the first page numbers of each request.
     """
 
@@ -41,7 +41,12 @@ class SharedTurns:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TurnPlan:
-    """blocks: the first request of each turn, as a block of one token. shared: None if no two share a turn."""
+    """The grid steps of requests of one token.
+
+    Attributes:
+        blocks: the first request of each grid step, as a block of one token.
+        shared: None if no two requests share a grid step.
+    """
 
     blocks: BlockPlan
     shared: SharedTurns | None
@@ -57,13 +62,16 @@ class TurnPlan:
         together: int,
         longest: int,
     ) -> Self:
-        """Row b is the last token of request b.
+        """Plan grid steps; row b is the last token of request b.
 
         Args:
-            kv_len: i32[B]. num_rows: i32[], the real ones. block_table: i32[B, Pmax]. page: tokens.
+            kv_len: i32[B].
+            num_rows: i32[], the real rows.
+            block_table: i32[B, Pmax].
+            page: tokens of a page.
             block: rows that the pipeline brings at once; divides B.
-            together: requests of a turn at most; 1: none shares one.
-            longest: keys of those, see TpuBlocks.
+            together: requests of a grid step at most; 1: none shares one.
+            longest: most keys of those, see TpuBlocks.
         """
         if together == 1:
             return cls(BlockPlan.of_rows(kv_len, num_rows), None)
