@@ -141,7 +141,7 @@ def child(kernel: Kernel, report: str) -> None:
     from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
     from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu, tpu_config
     from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import limit_rows
-    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SharedTurns, TurnPlan
+    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import GridPlan, SharedSteps
     from palladio.pallas_kernels.target import Target
 
     chip, kind, head_size, changes, kv_dtype = (
@@ -168,11 +168,11 @@ def child(kernel: Kernel, report: str) -> None:
     plan: Any = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
     if kind == "decode":
         shared = (
-            SharedTurns(array(B), (array(B),) * blocks.together, array(B * blocks.longest // S))
+            SharedSteps(array(B), (array(B),) * blocks.together, array(B * blocks.longest // S))
             if blocks.together > 1
             else None
         )
-        plan = TurnPlan(plan, shared)
+        plan = GridPlan(plan, shared)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any, scales: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them

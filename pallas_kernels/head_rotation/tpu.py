@@ -85,15 +85,15 @@ def _kernel(
     own[...] = jnp.concatenate([cos[...], cos[...]], axis=1)
     other[...] = jnp.concatenate([-sin[...], sin[...]], axis=1)
 
-    def turned(head: jax.Array, slot: int) -> jax.Array:
+    def rotated_head(head: jax.Array, slot: int) -> jax.Array:
         x = projected[head, slot].astype(jnp.float32)
         both: jax.Array = x * own[...] + pltpu.roll(x, H // 2, 1) * other[...]
         return both.astype(heads.dtype)
 
-    def turn(head: jax.Array, _: None) -> None:
+    def rotate_head(head: jax.Array, _: None) -> None:
         for group in range(G):
-            heads[head, group] = turned(head, group)
-        rows[head, :, :H] = turned(head, G)
+            heads[head, group] = rotated_head(head, group)
+        rows[head, :, :H] = rotated_head(head, G)
         rows[head, :, H:] = projected[head, G + 1]
 
-    lax.fori_loop(0, K, turn, None)
+    lax.fori_loop(0, K, rotate_head, None)

@@ -16,6 +16,7 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import FEW, GridPlan, SharedSteps
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
     NUM_TABLES,
@@ -25,7 +26,6 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOG2E, KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import FEW, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
@@ -44,21 +44,21 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     check(shape)
     sizes = decode_blocks(shape, options.target)
     if B <= FEW:
-        sizes = sizes.alone()  # finding who shares a turn takes its time
+        sizes = sizes.alone()  # finding shared grid steps takes its time
     elif options.sliding_window is not None:
-        sizes = sizes.up_to(options.sliding_window)  # requests that share a turn see all their keys
+        sizes = sizes.up_to(options.sliding_window)  # requests that share a grid step see all their keys
     if metadata.kind == "decode":
-        turns = _turns(metadata, metadata.num_requests, S, sizes)
-        out = attend_tokens(q, kv_pages, metadata, options, turns, sizes)
+        grid = _grid_plan(metadata, metadata.num_requests, S, sizes)
+        out = attend_tokens(q, kv_pages, metadata, options, grid, sizes)
         return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
-    turns = _turns(metadata, metadata.num_decodes, S, sizes)
+    grid = _grid_plan(metadata, metadata.num_decodes, S, sizes)
     chunks = chunk_blocks(shape, options.target)
     rows = max(T + -T % ALIGNMENT, chunks.queries)
     # All rows are laid out for chunks, and those of single tokens taken from there: were they taken from q, XLA would
     # lay q out for them.
     packed = lax.optimization_barrier(pack_chunks(q, K, rows))
     single = packed[:, :, : min(B + -B % ALIGNMENT, rows)].transpose(2, 0, 1, 3)
-    decoded = _attend_packed(single, kv_pages, metadata, options, turns, sizes)
+    decoded = _attend_packed(single, kv_pages, metadata, options, grid, sizes)
     decoded = jnp.where(jnp.arange(decoded.shape[0])[:, None, None, None] < metadata.num_decodes, decoded, 0)
     # The kernel clears the rest: XLA would write all of it, in three times the cycles of this layer's other copies.
     others = _nothing(packed, options.target).at[:, :, : decoded.shape[0]].set(decoded.transpose(1, 2, 0, 3))
@@ -67,9 +67,9 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return unpack_tokens(out[:, :, :T].transpose(2, 0, 1, 3), H)
 
 
-def _turns(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> TurnPlan:
+def _grid_plan(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> GridPlan:
     sizes = page, blocks.rows, blocks.together, blocks.longest
-    return TurnPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, *sizes)
+    return GridPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, *sizes)
 
 
 def attend_tokens(
@@ -77,7 +77,7 @@ def attend_tokens(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: TurnPlan,
+    plan: GridPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
     """Attend requests of one token each: q [B, N, H] → the same shape. Rows beyond the plan's grid steps are not
@@ -93,7 +93,7 @@ def _attend_packed(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: TurnPlan,
+    plan: GridPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
     """Attend as `attend_tokens`, with queries [B, K, G, lanes]."""
@@ -233,7 +233,7 @@ def _call(
     blocks: TpuBlocks,
     others: jax.Array | None = None,
     num_others: int = 0,
-    shared: SharedTurns | None = None,
+    shared: SharedSteps | None = None,
 ) -> jax.Array:
     """Call the kernel: q [B, K, R, lanes] of requests of one token each, or [K, G, T', lanes] of chunks → the same
     shape.
@@ -249,8 +249,8 @@ def _call(
     table = padded_table(metadata.block_table, options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
-    of_turns = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
-    scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_turns)
+    of_shared = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
+    scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_shared)
     block = pl.BlockSpec(memory_space=pl.ANY)
     if single:  # requests of blocks of one token are first among the scalars
         shift = blocks.rows.bit_length() - 1

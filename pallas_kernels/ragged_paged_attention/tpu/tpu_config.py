@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import SHORT
 from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
@@ -22,10 +22,10 @@ SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's b
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
 MAX_ROWS = 8_192  # requests of a step: scalar memory holds six numbers of each, and five of each block of queries
-TOGETHER = 4  # short requests of a turn
+TOGETHER = 4  # short requests of a grid step
 MOST_ROWS = 16  # among which those are found
 IN_OUT = 1 * MIB  # of vector memory for those rows
-MAX_SHARED_NUMBERS = 32_768  # in scalar memory, for turns that requests share
+MAX_SHARED_NUMBERS = 32_768  # in scalar memory, for shared grid steps
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -188,7 +188,7 @@ def _bytes(shape: AttentionShape, queries: int, keys: int, blocks: int = 1) -> i
     of_head = rows // shape.num_kv_heads
     if queries == 1:
         return cache + in_out + state + of_head * keys * 3 * 4
-    # The scratch of tpu_chunk, of at most two turns, and as much again for values in flight.
+    # The scratch of tpu_chunk, of at most two iterations, and as much again for values in flight.
     return cache + in_out + state + of_head * (keys * (4 + 2 * 2 * (4 + itemsize)) + 2 * LANES * 4)
 
 

@@ -47,7 +47,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import (
 )
 
 Ref = Any
-NUM_SCALARS = 7  # of attention_kernel, without those of shared turns
+NUM_SCALARS = 7  # of attention_kernel, without those of shared grid steps
 NUM_INPUTS = 11  # without the scales of a cache of int8 too
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
@@ -142,7 +142,7 @@ def attention_kernel(
         end, at = blocks.end(i), position[i]
         row = request[i] & (sizes.rows - 1) if sizes.rows > 1 else 0
         if moved is not None:
-            _take_turns(moved, i, num)
+            _swap_queries(moved, i, num)
 
         def add(base: jax.Array, slot: jax.Array, width: int | None) -> None:
             masked = width is not None
@@ -173,16 +173,16 @@ def attention_kernel(
         of_scores, of_output = factors[SCORE_FACTOR], factors[OUTPUT_FACTOR]
         ShortRequests(q, out, rows, slot, sinks, requests, size, of_scores, of_output, sizes, scales).attend()
 
-    def _turn() -> None:
+    def _step() -> None:
         blocks.when_alone(i, _block)
         blocks.when_shared(i, _shared)
 
-    pl.when(i < num)(_turn)
+    pl.when(i < num)(_step)
     if moved is not None:
         pl.when(i + 1 >= num)(lambda: moved.clear_rest(num, num_others))
 
 
-def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
+def _swap_queries(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
     """Start the copy of the next block's queries, and wait for that of this block's."""
     pl.when(i + 1 < num)(lambda: moved.start(i + 1))
     moved.wait(i)

@@ -17,9 +17,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import SHORT
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm
 
@@ -27,7 +27,7 @@ Ref = Any
 NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
 TABLE_PIECE = 1_024  # page numbers of one copy
 COPIES_AT_ONCE = 8
-FEW_PAGES = 8  # of a turn that requests share, whose copies are started without a loop
+FEW_PAGES = 8  # of a shared grid step, whose copies are started without a loop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class KeyBuffers:
         if self.scales is not None:
             self.scales.start(page, slot, place)
 
-    def start_turn(self, i: jax.Array, slot: jax.Array) -> None:
+    def start_step(self, i: jax.Array, slot: jax.Array) -> None:
         """Start copies of a grid step's first pages; its row of the block table may still be arriving."""
         blocks = self.blocks
 
@@ -275,7 +275,7 @@ def start_walk(i: jax.Array, buffers: KeyBuffers) -> None:
     blocks = buffers.blocks
     blocks.start_table(i)
     pl.when(blocks.num_blocks[0] > 1)(lambda: blocks.start_table(i + 1))
-    buffers.start_turn(i, jnp.int32(0))
+    buffers.start_step(i, jnp.int32(0))
 
 
 def walk_keys(
@@ -301,7 +301,7 @@ def walk_keys(
         is_last = block + 1 >= last
         next_slot = 1 - slot
         pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
-        pl.when(is_last & (i + 1 < num))(lambda: buffers.start_turn(i + 1, next_slot))
+        pl.when(is_last & (i + 1 < num))(lambda: buffers.start_step(i + 1, next_slot))
         buffers.wait(i, block, slot)
         base = block * sizes.keys
         held = end - base
@@ -332,7 +332,7 @@ def walk_shared(i: jax.Array, buffers: KeyBuffers, slot: jax.Array, size: int) -
     are being copied. size: keys reserved for each request."""
     blocks, num, next_slot = buffers.blocks, buffers.blocks.num_blocks[0], 1 - slot
     pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
-    pl.when(i + 1 < num)(lambda: buffers.start_turn(i + 1, next_slot))
+    pl.when(i + 1 < num)(lambda: buffers.start_step(i + 1, next_slot))
     buffers.wait_shared(i, slot, size)
     return next_slot
 

@@ -24,7 +24,7 @@ FEW = 2
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SharedTurns:
+class SharedSteps:
     """At most B grid steps, in the order of their first requests; so those of a block are consecutive.
 
     Attributes:
@@ -40,7 +40,7 @@ class SharedTurns:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class TurnPlan:
+class GridPlan:
     """The grid steps of requests of one token.
 
     Attributes:
@@ -49,7 +49,7 @@ class TurnPlan:
     """
 
     blocks: BlockPlan
-    shared: SharedTurns | None
+    shared: SharedSteps | None
 
     @classmethod
     def of_rows(
@@ -78,7 +78,7 @@ class TurnPlan:
         B = kv_len.shape[0]
         row = jnp.arange(B, dtype=jnp.int32)
         is_real = row < num_rows
-        most = jnp.where(kv_len <= SHORT, together, jnp.where(kv_len <= longest, together // 2, 1))  # of such a turn
+        most = jnp.where(kv_len <= SHORT, together, jnp.where(kv_len <= longest, together // 2, 1))  # of such a step
         # Sums over [rows, others] in place of cumulative ones and gathers: each is one operation of some µs on a TPU.
         other = jnp.arange(block, dtype=jnp.int32)
         of_block = jnp.where(is_real, most, 0).reshape(-1, 1, block)
@@ -89,19 +89,19 @@ class TurnPlan:
         offset = other - other[:, None]
         behind = [jnp.where(place == j, offset, 0).sum(axis=-1).reshape(B) for j in range(1, together)]
         is_first = is_real & (lax.rem(before.reshape(B), most) == 0)
-        turn = (is_first & (row <= row[:, None])).sum(axis=-1, dtype=jnp.int32) - 1
-        is_turn = is_first & (turn == row[:, None])  # [turns, rows]
+        step = (is_first & (row <= row[:, None])).sum(axis=-1, dtype=jnp.int32) - 1
+        is_step = is_first & (step == row[:, None])  # [steps, rows]
 
-        def of_turns(x: jax.Array) -> jax.Array:
-            return jnp.where(is_turn, x, 0).sum(axis=-1, dtype=jnp.int32)
+        def of_steps(x: jax.Array) -> jax.Array:
+            return jnp.where(is_step, x, 0).sum(axis=-1, dtype=jnp.int32)
 
-        first = of_turns(row)
-        rows = (first, *(of_turns(row + one) for one in behind))
+        first = of_steps(row)
+        rows = (first, *(of_steps(row + one) for one in behind))
         size = jnp.ones_like(row)
         for one in behind:
             size += (one > 0).astype(jnp.int32)
-        num_turns = turn[-1:] + 1
-        blocks = BlockPlan(first, of_turns(kv_len - 1), first, (row < num_turns).astype(jnp.int32), num_turns, 1)
+        num_steps = step[-1:] + 1
+        blocks = BlockPlan(first, of_steps(kv_len - 1), first, (row < num_steps).astype(jnp.int32), num_steps, 1)
         pages = block_table[:, : longest // page]
         pages = jnp.pad(pages, ((0, 0), (0, longest // page - pages.shape[1])))
-        return cls(blocks, SharedTurns(of_turns(size), rows, pages.reshape(-1)))
+        return cls(blocks, SharedSteps(of_steps(size), rows, pages.reshape(-1)))
