@@ -27,7 +27,7 @@ _HERE: Final = Path(__file__).parent
 SOURCES: Final = tuple(sorted(path for kind in ("cc", "h") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
-# Of each library, which is linked of them: they are compiled side by side, those that take longest first. Products of
+# Units that each library is linked of: they are compiled in parallel, the slowest first. Products of
 # int8 are one of their own: few models take them, and they take longer than all other products.
 _UNITS: Final = {
     "cpu_native": ("multiply.cc", "layer_blocks.cc", "attention.cc", "library.cc"),

@@ -6,8 +6,8 @@
 // "Anatomy of High-Performance Matrix Multiplication", 2008: a panel of one matrix stays in a cache while the other goes
 // by; tiles as in Van Zee and van de Geijn, "BLIS", 2015.)
 //
-// Each sum adds one input after the other: a row's results are the same to the bit whatever rows are beside it, but not the
-// same as a block's.
+// Each sum adds one input after the other: a row's results have the same bits whatever the other rows are, but not those
+// of a block.
 #pragma once
 
 #include "lines_ahead.h"

@@ -18,7 +18,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import load, refusal, store
 
 MAX_SHARES = 8192  # tokens x experts: all are in the registers of one program
-MAX_CHOICES = 4096  # the same, where what experts are chosen by is kept beside their scores
+MAX_CHOICES = 4096  # the same, where biased scores are kept in addition to the plain ones
 MAX_CHOSEN = 16
 _MOST_WARPS = 8
 # In place of scores, and less than any of them: of an expert that a token does not go to; of one that has been chosen,

@@ -182,7 +182,7 @@ def _attend_block(
         softmax = _over(cache, q, request[block], keys, first + offset, first + 1)
         _store(out_ref, where, softmax.finish(jnp.float32(1)), inside)
 
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     def clear_padding() -> None:
         token = num_tokens_ref[0] + (block - num_blocks) * queries + offset
         zeros = jnp.zeros((rows, tile_lanes(out_ref.shape[2])), jnp.float32)

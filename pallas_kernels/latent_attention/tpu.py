@@ -41,7 +41,7 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, optio
     out = attend_blocks(rows, pages, metadata, BlockPlan.of_rows(metadata.kv_len, num_single), single, options)
     if chunks is not None:
         out = attend_blocks(rows, pages, metadata, metadata.chunks_of(T, chunks.queries), chunks, options, out)
-    # Rows of padding are in no block, and nobody wrote what lies there.
+    # Rows of padding are in no block, so the kernel has not written them.
     is_real = jnp.arange(T)[:, None, None] < metadata.query_start[-1]
     return jnp.where(is_real, out.reshape(num_tokens, heads, -1)[:T, :N, : options.size], 0)
 

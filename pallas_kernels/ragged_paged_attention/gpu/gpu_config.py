@@ -32,7 +32,7 @@ class DecodeBlocks:
         row_bytes = _row_bytes(shape)
         keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
         spare_parts = -(-WANTED_PROGRAMS // shape.num_kv_heads)
-        if shape.kv_dtype == jnp.int8 and row_bytes > 256:  # its scales take registers beside a wide head's sums
+        if shape.kv_dtype == jnp.int8 and row_bytes > 256:  # its scales need registers besides a wide head's sums
             keys = 16
         return cls(keys, spare_parts, num_warps=4 if row_bytes <= 512 else 8)
 

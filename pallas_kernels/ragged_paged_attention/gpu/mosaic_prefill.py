@@ -152,7 +152,7 @@ def _read_plan(
     index = request_ref.shape[0] - 1 - lax.axis_index("block")
     real = index < num_blocks_ref[0]
     position = position_ref[index]
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     padding = num_tokens_ref[0] + (index - num_blocks_ref[0]) * blocks.queries
     first_token = jnp.where(real, token_ref[index], jnp.minimum(padding, num_tokens))
     count = jnp.where(real, count_ref[index], jnp.minimum(num_tokens - first_token, blocks.queries))
@@ -177,7 +177,7 @@ def _fetch_pages(
     stages, keys, page_size = blocks.stages, blocks.keys, kv_ref.shape[2]
     rows, head_size = min(keys, page_size), buffers.keys.shape[-1]
     kv_head = lax.div(block.head, jnp.int32(group))
-    # Pages before the window are other requests' by now: what lies there may be NaN, which times 0 is not 0.
+    # Pages before the window belong to other requests by now: they may hold NaN, and 0 · NaN is NaN.
     oldest = jnp.int32(0) if window is None else jnp.maximum(block.position - window + 1, 0)
     first_page, last_page = (lax.div(token, jnp.int32(page_size)) for token in (oldest, block.end - 1))
 

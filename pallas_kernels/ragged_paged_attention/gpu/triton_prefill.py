@@ -158,7 +158,7 @@ def _attend_block(
             softmax = softmax.with_sinks(load(sinks_ref[0], (head * G + lax.rem(row, G),), row < queries * G))
         store(out_ref, index, softmax.finish(scales_ref[1]), inside)
 
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     def clear_padding() -> None:
         _, index, inside = where(num_tokens_ref[0] + (block - num_blocks) * queries)
         store(out_ref, index, jnp.zeros((rows, lanes), jnp.float32), inside & (index[0] < T))

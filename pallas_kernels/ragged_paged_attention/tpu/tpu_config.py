@@ -18,7 +18,7 @@ from palladio.pallas_kernels.target import Target
 MIB = 2**20
 TUNED = Path(__file__).resolve().parents[2] / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
-SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's buffers
+SPILLS = 2 * MIB  # spilled registers, in addition to a quarter of a kernel's buffers
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
 MAX_ROWS = 8_192  # requests of a step: scalar memory holds six numbers of each, and five of each block of queries

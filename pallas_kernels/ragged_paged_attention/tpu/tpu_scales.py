@@ -78,7 +78,7 @@ class RowScales:
             visible = (key >= first) & (key < end)
             tiles = [self._tile(slot, column + run * page, num_lanes) for run in range(runs)]
             for run in range(runs):
-                # Of each page its run, where the page lies in the block.
+                # The run of each page, at the page's position in the block.
                 rows = tiles[run]
                 for place, tile in enumerate(tiles):
                     if place != run:
