@@ -115,7 +115,7 @@ class SparseMLP(Module):
 
     @property
     def _part(self) -> jax.Array | int:
-        """Return the number of this device's part of the experts."""
+        """The number of this device's part of the experts."""
         num_parts = num_expert_parts(self.mesh)
         part = lax.axis_index(EXPERT_AXIS) if num_parts > 1 else 0
         return part + num_parts * lax.axis_index(RANK_AXIS) if num_sharing(self.mesh) > 1 else part

@@ -66,7 +66,7 @@ class StoredParameter:
 
     @property
     def of_numbers(self) -> Self:
-        """Return the parameter without the bits of activations, which each device chooses for itself."""
+        """The parameter without the bits of activations, which each device chooses for itself."""
         return dataclasses.replace(self, kind=_OF_ACTIVATIONS.sub(",", self.kind))
 
     @classmethod
