@@ -1,4 +1,4 @@
-"""FakeEngine: an EngineClient without a model. It says what it is told to, with the tiny tokenizer."""
+"""FakeEngine: an EngineClient without a model. It answers a given text, with the tiny tokenizer."""
 
 import asyncio
 import dataclasses
@@ -101,7 +101,7 @@ class FakeEngine:
         self.reset(tokenizer, reply)
 
     def reset(self, tokenizer: Tokenizer | None, reply: str | Callable[[list[int], int], str]) -> None:
-        """As if it were new: for the next test of a server that several share."""
+        """Reset everything, for the next test of a shared server."""
         self.config = EngineConfig(source=ModelSource(model_path=MODEL))
         self.tokenizer = tokenizer
         self.sampling_defaults: Mapping[str, Any] = {}

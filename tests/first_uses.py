@@ -159,7 +159,7 @@ def compile_counts() -> None:
 
 
 def persistent_cache() -> None:
-    """Of a process that has compiled without one; then of an engine with another directory; then of one without."""
+    """Use a process that has compiled without one; then an engine with another directory; then one without."""
     import tempfile
 
     import jax
@@ -221,7 +221,7 @@ def families() -> None:
 
 
 def native_library() -> None:
-    """Without its products of int8, and then with them: those of an engine that came before had none."""
+    """Load the library without its products of int8, and then with them: an earlier engine had none."""
     import jax
     import jax.numpy as jnp
     import pytest
@@ -286,7 +286,7 @@ GROUPS: dict[str, dict[str, Use]] = {
 
 
 def _num_kept(place: str) -> int | None:
-    """How much a cache, a jitted function or a table holds; None: it is nothing of the kind."""
+    """Count the entries of a cache, a jitted function or a table; None: it is none of these."""
     path, _, name = place.partition(":")
     if " " in name or "<" in name:
         return None

@@ -48,7 +48,7 @@ ALLOWED = {  # path:object → why
     "pallas_kernels/ragged_paged_attention/tpu/tpu_chunk.py:buffer": REFERENCE,
     "pallas_kernels/ragged_paged_attention/tpu/tpu_chunk.py:self._buffer(number)": REFERENCE,
     "pallas_kernels/ragged_paged_attention/tpu/tpu_kernel.py:state": REFERENCE,
-    "pallas_kernels/ragged_paged_attention/tpu/tpu_short.py:turn": REFERENCE,
+    "pallas_kernels/ragged_paged_attention/tpu/tpu_short.py:short": REFERENCE,
     "http/app.py:app.state": LIBRARY,
     "http/security/connection.py:self.cycle": LIBRARY,
     "http/security/tls.py:connection": LIBRARY,

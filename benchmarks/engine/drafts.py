@@ -28,7 +28,11 @@ PROMPTS = {"copies": PASSAGE * 6, "question": "What is the capital of France, an
 
 
 def make_core(num_requests: int, num_tokens: int, draft_tokens: int, dtype: str) -> EngineCore:
-    """Args: draft_tokens: see --speculative-num-draft-tokens; 1: no drafts."""
+    """Make an engine core.
+
+    Args:
+        draft_tokens: see --speculative-num-draft-tokens; 1: no drafts.
+    """
     drafts = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": draft_tokens}
     flags = {
         "model_path": str(default_model_path()),
@@ -79,8 +83,8 @@ def answer(core: EngineCore, prompt: list[int], num_tokens: int) -> list[TokenLo
 
 
 def gaps(plain: EngineCore, drafting: EngineCore, prompt: list[int], num_tokens: int) -> list[float]:
-    """Where the second one chooses another token: by how much its logprob is below the first one's choice, by the
-    first one's figures. Both go on after the first one's token."""
+    """Return the gaps where the second engine chooses another token: how far its token's logprob is below the first
+    engine's choice, by the first engine's figures. Both continue with the first engine's token."""
     found: list[float] = []
     known = list(prompt)
     while (left := num_tokens - (len(known) - len(prompt))) > 0:

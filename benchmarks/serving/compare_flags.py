@@ -37,7 +37,13 @@ MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """Attributes: at: seconds from the start. prompt: token ids. max_tokens: generated in full (no stop ids)."""
+    """An arriving request.
+
+    Attributes:
+        at: seconds from the start.
+        prompt: token ids.
+        max_tokens: generated in full (no stop ids).
+    """
 
     at: float
     prompt: list[int]

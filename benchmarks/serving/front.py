@@ -49,10 +49,10 @@ FIRST_ID = 300
 
 
 class FakeTransport:
-    """An engine that has a token for every running request at each step.
+    """A fake engine that makes a token for every running request at each step.
 
     Args:
-        interval: seconds between steps; 0: as fast as the loop turns.
+        interval: seconds between steps; 0: as fast as the event loop runs.
         steps: gets the time of each step, in ns since boot.
     """
 
@@ -176,9 +176,9 @@ async def measure(
 
 
 def measure_process(args: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of CPU for an event, of the HTTP process and of the engine's. Each turn has requests of two tokens
-    first: what they take is a request's start, but for their events, and what longer ones take more is that of events
-    alone."""
+    """Measure microseconds of CPU for an event, of the HTTP process and of the engine's. Each round first has requests
+    of two tokens: their cost is a request's start, except their events; the additional cost of longer ones is that of
+    events alone."""
     server = FrontServer(args.port, args.interval_ms / 1e3)
     try:
         wait_for_server(f"http://127.0.0.1:{args.port}", 60)
@@ -207,7 +207,8 @@ def one_turn(args: argparse.Namespace, server: FrontServer) -> dict[str, float]:
 
 
 def added_latency(steps: list[int], arrivals: list[list[tuple[int, int]]]) -> dict[str, float]:
-    """Milliseconds from a step to its tokens at the client; a token's id tells the step, of which there are < 1000."""
+    """Return milliseconds from a step to its tokens at the client; a token's id names the step, of which there are <
+    1000."""
     assert len(steps) < 1000, "fewer --tokens, please"
     delays = [1e-6 * (came - steps[token_id - FIRST_ID - 1]) for stream in arrivals for token_id, came in stream]
     return {f"p{q}": float(np.percentile(delays, q)) for q in (50, 90, 99)} | {"count": len(delays)}

@@ -24,7 +24,12 @@ _Layers = Callable[[HfConfig, int], tuple[bool, ...]]
 
 
 def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _Layers) -> DecoderSpec:
-    """Args: router: reads it. layers: reads which of so many layers have experts."""
+    """Describe a decoder with latent attention and a mixture of experts.
+
+    Args:
+        router: reads the router.
+        layers: reads which of the layers have experts; takes their number.
+    """
     norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)
     attention = LatentSpec(

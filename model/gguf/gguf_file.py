@@ -1,4 +1,4 @@
-"""GgufFile: the header of a GGUF file (metadata, and where each tensor is), and views of its bytes."""
+"""GgufFile: the header of a GGUF file (metadata and positions of tensors), and views of its bytes."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ BLOCKS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "MXFP4": (32, 17),
     }
 )
-"""Types whose numbers lie in blocks along a row: numbers and bytes of a block."""
+"""Types with numbers in blocks along a row: numbers and bytes of a block."""
 
 TYPE_NAMES: Final = {
     **dict(
@@ -74,11 +74,12 @@ _MAX_KEYS, MAX_TENSORS = 1 << 12, 1 << 17  # of a file; tensors of all parts, to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor is.
+    """The position of a tensor.
 
     Attributes:
-        name: in the file. dtype: the type's name in ggml.
-        shape: of its numbers, the inputs last, as safetensors have it.
+        name: its name in the file.
+        dtype: name of its type in ggml.
+        shape: shape of its numbers, the inputs last, as in safetensors.
         start, stop: its bytes in the file.
     """
 
@@ -98,7 +99,8 @@ class GgufFile(MappedFile):
     """
 
     def __init__(self, path: Path) -> None:
-        """
+        """Open a file and read its header.
+
         Raises:
             CheckpointError: the file is missing, truncated or corrupt, or of another version.
         """
@@ -115,12 +117,12 @@ class GgufFile(MappedFile):
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a file that is called so."""
+    """Return whether a path is a file with the suffix .gguf."""
     return path.suffix.lower() == ".gguf" and path.is_file()
 
 
 class _Header:
-    """Reads what is before the numbers."""
+    """Reader of the values before the tensors' numbers."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 4
@@ -177,7 +179,7 @@ class _Header:
                 )
             size = math.prod(shape) // numbers * num_bytes
         else:
-            size = 0  # whoever wants it says that its type is not supported
+            size = 0  # its reader reports that the type is not supported
             if math.prod(shape) // 8 > len(self._data):  # no type has less than a bit for a number
                 raise CheckpointError(f"{self._path} is truncated: tensor {name} has shape {shape}. Download it again")
         if start + size > len(self._data):

@@ -1,4 +1,5 @@
-"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the oracle of the other
+backends."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T = q.shape[0]
     C = metadata.block_table.shape[1]
     request, kv_len, position = metadata.owners(T)

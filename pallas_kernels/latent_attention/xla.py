@@ -34,7 +34,7 @@ class _Softmax(NamedTuple):
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T, N, _ = q.shape
     wide = q.astype(jnp.float32) * options.scale
     out = jnp.zeros((T, N, options.size))
@@ -79,7 +79,7 @@ def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: P
 
 
 def _add_chunk(softmax: _Softmax, q: jax.Array, rows: jax.Array, visible: jax.Array) -> _Softmax:
-    """One chunk of the online softmax. q [R, W], rows [C, W], visible [R, C]."""
+    """Add one chunk to the online softmax: q [R, W], rows [C, W], visible [R, C]."""
     # Rows of a page beyond the request's end hold what an earlier owner left, and 0 · NaN is NaN.
     rows = jnp.where(visible.any(0)[:, None], rows, 0.0)
     scores = jnp.where(visible, jnp.einsum("cw,rw->cr", rows, q).T, LOWEST)

@@ -63,7 +63,7 @@ def narrow_grouped_matmul(
 
     Args:
         rows: f32[M, in].
-        bits: u16[E, out, in], those of bfloat16 matrices.
+        bits: u16[E, out, in], the bits of bfloat16 matrices.
         group_sizes: i32[E], rows of each group; their sum is at most M.
         products: how this kind of CPU multiplies.
         backend: "auto", or the name of one.

@@ -1,4 +1,5 @@
-"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the oracle of the other
+backends."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     _, K, S, _ = kv_pages.shape
     Pmax = metadata.block_table.shape[1]

@@ -39,7 +39,11 @@ class _Softmax(NamedTuple):
 
     @classmethod
     def start(cls, rows: tuple[int, ...], head_size: int, sinks: jax.Array | None) -> "_Softmax":
-        """Args: sinks: f32, broadcasts to rows; of each row, the score of a key whose value is 0."""
+        """Make the initial state.
+
+        Args:
+            sinks: f32, broadcasts to rows; for each row, the score of a key whose value is 0.
+        """
         output = jnp.zeros((*rows, head_size))
         if sinks is None:
             return cls(jnp.full(rows, LOWEST), jnp.zeros(rows), output)
@@ -50,7 +54,7 @@ class _Softmax(NamedTuple):
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     K = kv_pages.shape[1]
     q = q.reshape(T, K, N // K, H)
@@ -68,7 +72,7 @@ def _attend(
     part: Pass,
     out: jax.Array,
 ) -> jax.Array:
-    """q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
+    """Attend the queries of a pass: q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
     T, K, G, H = q.shape
     block, block_end = part.block, part.block_end
     pages, table = _pages_per_chunk(kv_pages, metadata)
@@ -102,14 +106,14 @@ def _attend(
 
 
 def _pages_per_chunk(kv_pages: jax.Array, metadata: AttentionMetadata) -> tuple[int, jax.Array]:
-    """Pages a chunk, and the block table widened with the scratch page to a whole number of chunks."""
+    """Return the pages of a chunk, and the block table widened with the scratch page to a whole number of chunks."""
     width = metadata.block_table.shape[1]
     pages = min(max(1, CHUNK_TOKENS // kv_pages.shape[2]), width)
     return pages, jnp.pad(metadata.block_table, ((0, 0), (0, -width % pages)))
 
 
 def _first_key(position: jax.Array, options: AttentionOptions) -> jax.Array:
-    """The first key position that a query at `position` sees."""
+    """Return the first key position that a query at `position` sees."""
     if options.sliding_window is None:
         return jnp.zeros_like(position)
     return jnp.maximum(position - options.sliding_window + 1, 0)
@@ -125,7 +129,7 @@ def _visible(key_position: jax.Array, position: jax.Array, kv_len: jax.Array, op
 def _gather(
     kv_pages: jax.Array, scales: jax.Array | None, numbers: jax.Array, head_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Keys and values [K, C, H] of the pages with these numbers."""
+    """Return keys and values [K, C, H] of the pages with these numbers."""
     _, K, S, W = kv_pages.shape
     Hp = padded_head_size(head_size)
     rows = _copy(kv_pages, numbers).transpose(1, 0, 2, 3).reshape(K, numbers.shape[0] * S, W).astype(jnp.float32)
@@ -137,7 +141,7 @@ def _gather(
 
 
 def _copy(kv_pages: jax.Array, numbers: jax.Array) -> jax.Array:
-    """The pages with these numbers: page by page, since XLA:CPU gathers element by element."""
+    """Copy the pages with these numbers: page by page, since XLA:CPU gathers element by element."""
     if numbers.shape[0] > MOST_COPIES:
         return kv_pages.at[numbers].get(mode="promise_in_bounds")
     return jnp.concatenate([lax.dynamic_slice_in_dim(kv_pages, number, 1) for number in numbers])
@@ -150,7 +154,7 @@ def _add_chunk(
     visible: jax.Array,
     options: AttentionOptions,
 ) -> _Softmax:
-    """One chunk of the online softmax. q [K, R, H], keys and values [K, C, H], visible [R, C]."""
+    """Add one chunk to the online softmax: q [K, R, H], keys and values [K, C, H], visible [R, C]."""
     keys, values = keys_values
     scores = jnp.einsum("kch,krh->kcr", keys, q).swapaxes(-1, -2)  # the long axis first: see the module's table
     if options.soft_cap is not None:

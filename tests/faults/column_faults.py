@@ -1,4 +1,4 @@
-"""Faults of columns: tokens that are taken or told without a look."""
+"""Faults of columns: tokens that are taken or reported without a check."""
 
 from tests.faults.fault import Fault
 

@@ -35,7 +35,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     }
 )
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
-"""Of parameters that are stored plainly; the others are of quantized ones."""
+"""Types of parameters that are stored plainly; the other types belong to quantized ones."""
 MAX_HEADER_BYTES: Final = 32 << 20
 """Less than the format allows: published files have up to 2 MB, and Python takes thirty times as much for JSON."""
 _MOST_DIMENSIONS: Final = 8
@@ -45,13 +45,13 @@ _AGAIN: Final = "Download it again"
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is.
+    """The position of a tensor.
 
     Attributes:
-        name: in the checkpoint.
-        file: that holds it.
-        dtype: as the file names it ("BF16").
-        shape: as stored.
+        name: its name in the checkpoint.
+        file: the file that holds it.
+        dtype: the file's name of its type ("BF16").
+        shape: shape as stored.
         start, stop: its bytes in the file.
     """
 
@@ -70,7 +70,7 @@ class SafetensorsFile(MappedFile):
     """One open safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file and checks its header.
+        """Open the file and check its header.
 
         Raises:
             CheckpointError: the file is missing, truncated or corrupt.
@@ -79,7 +79,7 @@ class SafetensorsFile(MappedFile):
         self.tensors = self._read_header()
 
     def read(self, tensor: StoredTensor) -> Array:
-        """A read-only view of the tensor; nothing is read from disk before it is touched."""
+        """Return a read-only view of the tensor. The disk is read on first use."""
         if tensor.dtype not in DTYPES:
             raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; supported: {', '.join(DTYPES)}")
         return self.bytes_of(tensor).view(DTYPES[tensor.dtype]).reshape(tensor.shape)
@@ -129,7 +129,7 @@ class SafetensorsFile(MappedFile):
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    """A short list of whole numbers of at least 0."""
+    """Return whether a value is a short list of whole numbers of at least 0."""
     return (
         isinstance(value, list)
         and len(value) <= _MOST_DIMENSIONS

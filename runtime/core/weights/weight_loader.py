@@ -7,7 +7,7 @@ import jax
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
-from palladio.model.config.quantization_config import FILES_BESIDE
+from palladio.model.config.quantization_config import QUANT_FILES
 from palladio.model.files.folder_files import check_is_whole
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model
@@ -23,7 +23,7 @@ from palladio.runtime.multihost.config_digest import model_hash
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
 _FREE = ("quantization", "weight_kinds", "converted_dtype", "stored_dtype", "dtype", "eos_token_ids", "bos_token_id")
 
-_SETTINGS = ("config.json", "generation_config.json", *FILES_BESIDE, INDEX_NAME)  # files, of which most are never there
+_SETTINGS = ("config.json", "generation_config.json", *QUANT_FILES, INDEX_NAME)  # files, of which most are never there
 
 
 class WeightLoader:

@@ -1,4 +1,4 @@
-"""Whether an answer is right: by skill, what it must be, given the sample that the question came from."""
+"""Checks of answers by skill: the right answer, given the sample that the question came from."""
 
 import json
 import re
@@ -23,7 +23,12 @@ from training.skills.countries import COUNTRIES, NUMBERS, bare
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. Attributes: finish_reason: "stop" where it ended by itself. call: name and arguments."""
+    """An answer.
+
+    Attributes:
+        finish_reason: "stop" if it ended by itself.
+        call: name and arguments.
+    """
 
     text: str
     finish_reason: str
@@ -31,7 +36,7 @@ class Answer:
     call: tuple[str, Any] | None = None
 
 
-Judge = Callable[[Chat, Answer], bool]
+Check = Callable[[Chat, Answer], bool]
 _REFUSALS = (
     *(*unknown.ANSWERS, *unknown.CANNOT, *unknown.NOT_LIVE, *unknown.NOT_UNDERSTOOD),
     *unknown.ONLY_ENGLISH,
@@ -42,15 +47,15 @@ def _same(chat: Chat, answer: Answer) -> bool:
     return answer.text.strip() == chat.turns[-1].answer
 
 
-def _one_of(*groups: tuple[Entry, ...]) -> Judge:
+def _one_of(*groups: tuple[Entry, ...]) -> Check:
     """Any answer of the same entry."""
 
-    def judge(chat: Chat, answer: Answer) -> bool:
+    def check(chat: Chat, answer: Answer) -> bool:
         expected = chat.turns[-1].answer
         entries = [entry for group in groups for entry in group if expected in entry.answers]
         return any(answer.text.strip() in entry.answers for entry in entries)
 
-    return judge
+    return check
 
 
 def _same_json(chat: Chat, answer: Answer) -> bool:
@@ -61,7 +66,7 @@ def _same_json(chat: Chat, answer: Answer) -> bool:
 
 
 def _capitals(chat: Chat, answer: Answer) -> bool:
-    """As many different countries as were asked for, each with its capital."""
+    """Check that there are as many different countries as requested, each with its capital."""
     known = {bare(country): city for country, city, _ in COUNTRIES}
     found = re.findall(r"^\d+\. (.+?) - (.+)$", answer.text, re.MULTILINE)
     wanted = len(re.findall(r"^\d+\. ", chat.turns[-1].answer, re.MULTILINE))
@@ -99,7 +104,7 @@ def _names_it(chat: Chat, answer: Answer) -> bool:
     return all(name in answer.text for name in names)
 
 
-JUDGES: dict[str, Judge] = {
+CHECKS: dict[str, Check] = {
     "capitals": _same,
     "lists of capitals": _capitals,
     "invented countries": _same,
@@ -125,6 +130,6 @@ JUDGES: dict[str, Judge] = {
     "Palladio": _one_of(palladio_use.PALLADIO),
     "unknown": _refuses,
 }
-"""By skill. With thinking, the answer is judged in the same way."""
+"""Checks by skill. An answer with thinking is checked in the same way."""
 THOUGHTFUL = ("additions", "comparisons", "powers")
 """Skills that are asked with thinking, too."""
