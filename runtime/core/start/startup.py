@@ -29,8 +29,8 @@ from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, 
 from palladio.runtime.execution.device_executor import DeviceExecutor, tell_nobody
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.programs.program import ProgramKey
+from palladio.runtime.grammar.checker import GrammarChecker
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
-from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
@@ -174,7 +174,7 @@ def build_engine_parts(
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(
         functools.partial(load_backend, *model),
-        GrammarJudge(functools.partial(load_settings, *model)),
+        GrammarChecker(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
     memory = ModelMemory(WeightLoader(design), built.executor, agree)
