@@ -14,7 +14,7 @@ from palladio.runtime.execution.state.ranks import HostArray
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-def tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+def ignore_call(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
     """Where there are no other hosts."""
 
 
@@ -31,7 +31,7 @@ class DeviceExecutor:
         ranks: whose arrays programs take and give.
     """
 
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = tell_nobody) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = ignore_call) -> None:
         design = programs.design
         self.programs = programs
         self.ranks = design.shape.ranks
