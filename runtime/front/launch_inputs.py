@@ -29,12 +29,12 @@ async def resolve_config(config: EngineConfig, on_progress: Callable[[LoadProgre
         survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
     loop = asyncio.get_running_loop()
 
-    def tell(progress: LoadProgress) -> None:
+    def report(progress: LoadProgress) -> None:
         loop.call_soon_threadsafe(on_progress, progress)
 
     stop = threading.Event()
     try:
-        source = await asyncio.to_thread(resolve_source, config.source, told=Told(tell, stop=stop))
+        source = await asyncio.to_thread(resolve_source, config.source, told=Told(report, stop=stop))
     finally:
         stop.set()  # else its thread would go on with a download, and this process could not end
     return dataclasses.replace(config, source=source, survival=survival)

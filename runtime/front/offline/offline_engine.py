@@ -124,7 +124,7 @@ class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
             priority: with schedule_policy="priority": prompts of higher priority go first.
             timeout: maximum seconds per prompt; then it ends with the finish reason "abort" and its output so far.
             stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
-                `index` tells which one.
+                `index` is its number.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
             others: of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
 

@@ -1,6 +1,6 @@
 """SGLang's `score`: how likely tokens come next after a query and an item.
 
-Each prompt generates one token, which tells the log-probabilities of those that are asked for. So a score takes no more
+Each prompt generates one token, which gives the log-probabilities of the labels. So a score takes no more
 from the engine than /generate does, and is exact for any token, likely or not.
 """
 
