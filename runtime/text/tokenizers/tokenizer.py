@@ -47,7 +47,7 @@ class Tokenizer:
     Attributes:
         vocab_size: number of tokens, added ones included.
         chat_template: the checkpoint's template, several by name, or None.
-        tekken_version: of Mistral's format of prompts, if the checkpoint tells it.
+        tekken_version: of Mistral's format of prompts, if the checkpoint has it.
     """
 
     def __init__(self, hf_tokenizer: Any, tekken_version: int | None = None) -> None:
@@ -187,7 +187,7 @@ class Tokenizer:
 
     @_guarded
     def spans(self, text: str, add_special_tokens: bool = True) -> list[tuple[int, int]] | None:
-        """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer does not tell."""
+        """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer cannot say."""
         if self._fast is None:
             return None
         found: list[tuple[int, int]] = self._fast.encode(text, add_special_tokens=add_special_tokens).offsets
