@@ -39,7 +39,7 @@ _VERIFICATION = "runtime/execution/steps/verification.py"
 FAULTS = (
     # The scheduler
     Fault(
-        "no fair turn ever comes",
+        "the oldest request is never due",
         _ROOM + "policy/waiting_queue.py",
         "% FAIR_TURN == FAIR_TURN - 1",
         "% FAIR_TURN == FAIR_TURN",

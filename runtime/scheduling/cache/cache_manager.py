@@ -94,7 +94,7 @@ class CacheManager:
 
     @property
     def num_available_pages(self) -> int:
-        """Free pages, and those that only the prefix cache holds."""
+        """Pages that are free or that only the prefix cache holds."""
         return self.allocator.num_free + self.tree.num_evictable
 
     @property
@@ -148,7 +148,7 @@ class CacheManager:
         return Prefix(node, pages, windows)
 
     def num_cached_tokens(self, request: Request) -> int:
-        """Of a waiting request: as many as `find_prefix` would find."""
+        """How many tokens of a waiting request `find_prefix` would find."""
         if not (self.shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
             return 0
         keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
@@ -273,7 +273,7 @@ class CacheManager:
         self._with_duplicates.clear()
 
     def release(self, request: Request) -> None:
-        """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
+        """Take all pages from the request; full ones stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
             if self.snapshots is not None:
@@ -320,7 +320,11 @@ class CacheManager:
         self.flush()
 
     def with_copies(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The next step that the device runs, with what it copies of states. Args: batch: whose rows are final."""
+        """The next step that the device runs, with its copies of states.
+
+        Args:
+            batch: a batch whose rows are final.
+        """
         return batch if self.snapshots is None else dataclasses.replace(batch, copies=self.snapshots.plan(batch))
 
     def confirm(self, batch: ScheduledBatch) -> None:
@@ -356,7 +360,7 @@ class CacheManager:
         return num_pages // self.num_tables * self.page_size
 
     def _tell(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
-        """The device is to know a windowed group's pages from a column on."""
+        """Queue updates of the block table: a windowed group's pages from a column on."""
         for place, ids in enumerate(pages, start=column):
             for table, number in zip(held.group.tables, ids, strict=True):
                 self._table_updates.append((request.slot, table * self.groups.num_columns + place, number))

@@ -49,7 +49,7 @@ class TreeSnapshots:
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        """Of what was taken, and is not to be kept."""
+        """Free a slot that was taken and whose copy is not kept."""
         self._free.append(slot)
 
     def keep(self, node: RadixNode, slot: int) -> None:

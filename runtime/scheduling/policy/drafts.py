@@ -29,7 +29,7 @@ def draft_rows(
     slots: Slots, columns: SlotColumns, buckets: Buckets, limits: SchedulerLimits, cache: CacheManager
 ) -> DecodeRows | None:
     """A row for each request, with drafts as far as there is room for their tokens and pages; None if none can have
-    any. The mask of a grammar is for one token, so there are none beside it."""
+    any. Rows with a grammar have no drafts: its mask is for one token."""
     bucket = buckets.pick_verify(len(slots))
     is_free = ~columns.constrained(slots)
     if bucket is None or not is_free.any():

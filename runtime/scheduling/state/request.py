@@ -99,7 +99,10 @@ class Request:
 
     @classmethod
     def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
-        """Args: rows: of the media; by default their files are read.
+        """Make the request of a sample.
+
+        Args:
+            rows: of the media; by default their files are read.
 
         Raises:
             InvalidRequestError: one cannot be read.
@@ -150,7 +153,7 @@ class Request:
 
     @property
     def num_unsure(self) -> int:
-        """Tokens that there may be beyond those."""
+        """Tokens that may be in the cache beyond `num_computed`."""
         return 0 if self.columns is None else int(self.columns.unsure[self.slot])
 
     @property
@@ -160,7 +163,7 @@ class Request:
 
     @property
     def revision(self) -> int:
-        """That of rows whose tokens are to be read, see `void`."""
+        """The revision of rows whose tokens are to be read, see `void`."""
         return self.left_revision if self.columns is None else int(self.columns.revision[self.slot])
 
     @property
@@ -174,7 +177,7 @@ class Request:
 
     @property
     def wants_token(self) -> bool:
-        """Of one that decodes: whether one more token may be sampled once all dispatched steps have run."""
+        """Whether a decoding request may sample one more token once all dispatched steps have run."""
         return self.num_computed < self.max_computed
 
     @property
@@ -237,13 +240,13 @@ class Request:
 
     @property
     def free_until(self) -> int:
-        """See SlotColumns."""
+        """The bound of tokens that may be planned without a look at the request; see SlotColumns."""
         assert self.columns is not None
         return 0 if self.is_prefilling else min(len(self.pages) * self.columns.page_size, self.max_computed)
 
     @property
     def plain_until(self) -> int:
-        """See SlotColumns."""
+        """The bound of tokens that are taken without a look at the request; see SlotColumns."""
         params, options = self.given.params, self.given.options
         is_watched = self.constraint is not None or params.logprobs is not None or options.timeline
         if self.decode_mark is None or is_watched or len(self.given.stop_token_ids) > MAX_STOP_IDS:
@@ -280,7 +283,7 @@ class Request:
             self.columns.add_unread(self.slot, change)
 
     def void(self) -> None:
-        """It goes on without what dispatched steps sample for it: that is not to be read."""
+        """Drop what dispatched steps sample for the request: it is not read."""
         if self.columns is None:
             self.left_revision, self.left_unread = self.left_revision + 1, 0
         else:
@@ -324,13 +327,21 @@ class Request:
         return None
 
     def note_decoding(self, now: DecodeSteps) -> None:
-        """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
+        """End the current run of decoding, for good or until the request is admitted again.
+
+        Args:
+            now: the engine's steps.
+        """
         if self.decode_mark is not None:
             self.trace.add_decoding(now.since(self.decode_mark))
             self.decode_mark = None
 
     def trace_so_far(self, compile_seconds: float) -> RequestTrace:
-        """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
+        """A copy of the trace.
+
+        Args:
+            compile_seconds: seconds that the engine's steps have compiled.
+        """
         self.trace.note_compiling(compile_seconds - self.compile_mark)
         return self.trace.copy()
 

@@ -42,14 +42,16 @@ class SlotColumns:
 
     Attributes:
         requests: that hold the slots; None: the slot is free. request_ids: theirs.
-        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run. unsure:
-            tokens that there may be beyond those.
-        known: the prompt's tokens and those that the host has read.
+        requests: the requests that hold the slots; None: the slot is free.
+        request_ids: their ids.
+        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run.
+        unsure: tokens that may be in the cache beyond `computed`.
+        known: the prompt's tokens, and output tokens that the host has read.
         unread: dispatched rows that sample for it and have not been read yet.
-        revision: that of rows whose tokens are to be read, see Request.void.
+        revision: the revision of rows whose tokens are to be read, see Request.void.
         max_computed: see Request.
         free_until, plain_until: see above.
-        stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
+        stop_ids: i32[slots, MAX_STOP_IDS], ids that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
         num_changes: of what a slot's rows have in common from step to step: its request, its revision, its grammar, and
             whether Python looks at each of its tokens.
@@ -88,7 +90,11 @@ class SlotColumns:
         self.num_changes += 1
 
     def set_unread(self, slot: int, unread: int, revision: int) -> None:
-        """Args: as the attributes."""
+        """Set the rows that are to be read.
+
+        Args:
+            unread, revision: see the attributes.
+        """
         self.num_changes += 1
         self.unread[slot], self.revision[slot] = unread, revision
 
@@ -111,7 +117,7 @@ class SlotColumns:
         self.unread[slots] += change
 
     def void(self, slot: int) -> None:
-        """No row that is planned is to be read."""
+        """Drop all planned rows of the slot: none is read."""
         self.num_changes += 1
         self.revision[slot] += 1
         self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
@@ -163,14 +169,14 @@ class SlotColumns:
         return [request for request in self.requests[slots[unfree]] if request.is_prefilling]
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
-        """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
+        """For slots that have reached their `free_until`, with no unsure token: which can go on, and which of these
         need a page for it."""
         free, most = self.free_until[slots], self.max_computed[slots]
         ready: Mask = (free > 0) & (self.computed[slots] < most)
         return ready, slots[ready & (free < most)]
 
     def soon_full(self, slots: Slots) -> Slots:
-        """Those, of slots with no unsure token, that need a page for their next token, or will before a quarter of a
+        """Slots, of those with no unsure token, that need a page for their next token, or will before a quarter of a
         page of steps is over: pages are looked for once for all of these."""
         free = self.free_until[slots]
         needs_page = (free > 0) & (free < self.max_computed[slots])
