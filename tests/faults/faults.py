@@ -179,14 +179,14 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "state/slot_columns.py",
-        "            room -= self.unsure[slots]\n",
+        "            room -= self.uncertain[slots]\n",
         "            pass\n",
         SCHEDULING,
     ),
     Fault(
         "pages for drafts are reserved by the lower bound",
         _ROOM + "policy/drafts.py",
-        "np.minimum(computed + columns.unsure[slots], most)",
+        "np.minimum(computed + columns.uncertain[slots], most)",
         "np.minimum(computed, most)",
         SCHEDULING,
     ),

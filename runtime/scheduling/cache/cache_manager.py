@@ -171,7 +171,7 @@ class CacheManager:
         for group, places in zip(self.groups.windows, prefix.windows, strict=True):
             held = HeldWindow.after(group, len(prefix.pages), places)
             request.windows.append(held)
-            self._tell(request, held, held.start, [place.ids for place in places])
+            self._queue_updates(request, held, held.start, [place.ids for place in places])
 
     def hold(self, prefix: Prefix) -> None:
         """Keeps what was found, until it is let go."""
@@ -199,7 +199,7 @@ class CacheManager:
             request.pages.extend([SCRATCH_PAGE] * count)
         for held in request.windows:
             ids = self.allocator.allocate(count * len(held.group.tables))
-            self._tell(request, held, column, held.extend(ids))
+            self._queue_updates(request, held, column, held.extend(ids))
         request.note_pages()
         return True
 
@@ -268,7 +268,7 @@ class CacheManager:
             request.duplicates = []
             for held in request.windows:
                 for column, cached, own in held.drop_duplicates():
-                    self._tell(request, held, column, [cached])
+                    self._queue_updates(request, held, column, [cached])
                     self.allocator.free(list(own))
         self._with_duplicates.clear()
 
@@ -359,7 +359,7 @@ class CacheManager:
         """How many tokens these pages hold if every table keeps all of them."""
         return num_pages // self.num_tables * self.page_size
 
-    def _tell(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
+    def _queue_updates(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
         """Queue updates of the block table: a windowed group's pages from a column on."""
         for place, ids in enumerate(pages, start=column):
             for table, number in zip(held.group.tables, ids, strict=True):

@@ -87,7 +87,7 @@ class RadixCache:
         if (root := self._roots.get(namespace)) is None:
             root = self._roots[namespace] = RadixNode([], [], None)
             if self._events is not None:
-                self._events.plant(root, namespace)
+                self._events.add_root(root, namespace)
         return root
 
     def match(self, keys: Sequence[PageKey], namespace: str | None) -> tuple[RadixNode, list[int]]:

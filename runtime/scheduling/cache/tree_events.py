@@ -91,7 +91,7 @@ class TreeEvents:
             pending, self._pending = self._pending, []
             self._publish(pending)
 
-    def plant(self, root: RadixNode, namespace: str | None) -> None:
+    def add_root(self, root: RadixNode, namespace: str | None) -> None:
         """Give a new root the hash of its namespace."""
         root.hashes = [_NO_NAMESPACE if namespace is None else _digest(namespace.encode("utf-8", "surrogatepass"))]
 

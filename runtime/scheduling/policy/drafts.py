@@ -38,7 +38,7 @@ def draft_rows(
     num_spare = bucket.forward.num_tokens - len(slots)
     num_drafts = np.clip(num_spare - (np.cumsum(num_drafts) - num_drafts), 0, num_drafts)
     computed, most = columns.computed[slots], columns.max_computed[slots]
-    needed = np.minimum(np.minimum(computed + columns.unsure[slots], most) + 1 + num_drafts, most)
+    needed = np.minimum(np.minimum(computed + columns.uncertain[slots], most) + 1 + num_drafts, most)
     for row in np.flatnonzero((num_drafts > 0) & (needed > columns.free_until[slots])).tolist():
         if not cache.grow(columns.requests[slots[row]], int(needed[row])):
             num_drafts[row] = 0

@@ -69,13 +69,13 @@ class Retractor:
         """Whether each of these has room for one more token, or needs just a page for it and gets that here, while few
         cached pages have to go. If not, nothing has changed."""
         columns = self._running.columns
-        if columns.count_roomy() == len(self._running):
+        if columns.count_with_room() == len(self._running):
             return True
         is_free = columns.room(slots) > 0
         if np.count_nonzero(is_free) == len(slots):
             return True
         full = slots[~is_free]
-        if len(columns.growing(full)[1]) < len(full) or columns.has_unsure(slots):
+        if len(columns.growing(full)[1]) < len(full) or columns.has_uncertain(slots):
             return False
         soon = columns.soon_full(slots)
         if not self._cache.has_spare(len(soon)):
@@ -91,24 +91,24 @@ class Retractor:
             slots: of running requests.
         """
         columns = self._running.columns
-        if columns.count_roomy() == len(self._running):
+        if columns.count_with_room() == len(self._running):
             return slots
         unfree: Mask = columns.room(slots) <= 0
         if not np.count_nonzero(unfree):
             return slots
         ready_rows, growing_slots = columns.growing(slots[unfree])
-        if len(growing_slots) <= self._cache.num_available_columns and not columns.has_unsure(slots):
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.has_uncertain(slots):
             soon = columns.soon_full(slots)
             self._cache.add_pages(columns, soon if self._cache.has_spare(len(soon)) else growing_slots)
             unfree[unfree] = ~ready_rows
             return slots[~unfree]
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
-        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
+        growing = [r for r in ready if r.num_computed + r.num_uncertain >= len(r.pages) * size < r.max_computed]
         if len(growing) > self._cache.num_available_columns:
             # A request that may have a page less than it seems waits for its tokens to be read.
-            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
-            ready = [r for r in ready if r not in unsure]
+            growing, uncertain = [r for r in growing if not r.num_uncertain], {r for r in growing if r.num_uncertain}
+            ready = [r for r in ready if r not in uncertain]
         if len(growing) > self._cache.num_available_columns:
             self.make_room(growing, self._kv_budget.ratio)
         for request in growing:

@@ -152,9 +152,9 @@ class Request:
         return 0 if self.columns is None else int(self.columns.computed[self.slot])
 
     @property
-    def num_unsure(self) -> int:
+    def num_uncertain(self) -> int:
         """Tokens that may be in the cache beyond `num_computed`."""
-        return 0 if self.columns is None else int(self.columns.unsure[self.slot])
+        return 0 if self.columns is None else int(self.columns.uncertain[self.slot])
 
     @property
     def num_unread(self) -> int:
@@ -169,7 +169,8 @@ class Request:
     @property
     def most_computed(self) -> int:
         """The upper bound to `num_computed`."""
-        return min(self.num_computed + unsure, self.max_computed) if (unsure := self.num_unsure) else self.num_computed
+        computed = self.num_computed
+        return min(computed + more, self.max_computed) if (more := self.num_uncertain) else computed
 
     @property
     def is_prefilling(self) -> bool:
