@@ -15,7 +15,7 @@ OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
 def ignore_call(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    """Where there are no other hosts."""
+    """Do nothing: there are no other hosts."""
 
 
 class DeviceExecutor:
@@ -23,7 +23,7 @@ class DeviceExecutor:
     same ones in the same order hold the same state, each its devices' part.
 
     Args:
-        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
+        on_call: called before each call, once its program is there; None as the key: `reset_state`.
 
     Attributes:
         programs: that it runs.
@@ -55,11 +55,15 @@ class DeviceExecutor:
         return self.call(key, *map(self.ranks.stack, arrays))
 
     def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
-        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
+        """`run` for one rank alone; the others' results are not read. Returns that rank's part."""
         return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
 
     def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
+        """Run a program with arrays of all ranks.
+
+        Args:
+            arrays: of all ranks, as `on_call` gets them.
+        """
         compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)
         self.state, given = program.run(compiled, state, arrays)
@@ -75,8 +79,11 @@ class DeviceExecutor:
         self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
 
     def use_weights(self, weights: Weights) -> None:
-        """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
-        that reads them may be called."""
+        """Exchange the weights: later calls read these, and the earlier ones are deleted.
+
+        Args:
+            weights: of the same shapes, or none: then no program that reads them may be called.
+        """
         for array in self.state.weights:
             array.delete()
         head = self.programs.design.head.select(weights) if weights else ()

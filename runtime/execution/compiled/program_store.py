@@ -39,7 +39,7 @@ class ProgramStore:
 
     Args:
         directory: need not exist.
-        model: a text that tells models apart whose programs have the same arguments.
+        model: a text that differs between models whose programs have the same arguments.
         devices: that the programs run on.
     """
 
@@ -141,7 +141,11 @@ def _machine(device: jax.Device) -> str:
 
 
 def source_digest(package: Path | None = None) -> str:
-    """Of all source that decides what a program computes. Args: package: default: the one that is imported."""
+    """Hash all source that decides what a program computes.
+
+    Args:
+        package: the package's folder; None: that of the imported package.
+    """
     package = package or Path(str(importlib.resources.files("palladio")))
     files = (
         path
