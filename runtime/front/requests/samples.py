@@ -81,7 +81,7 @@ class SampleProcessor:
         times, trace = output.times, output.trace
         if self._timeline is not None and trace is not None and trace.timeline is not None:
             self._timeline.extend(trace.timeline)
-            trace.tell(self._timeline)  # whoever has a trace of this sample sees what comes later
+            trace.tell(self._timeline)  # holders of the trace see later records too
         if times is not None:
             self._times, self._trace = times, trace
         self._cached_tokens = output.cached_tokens
