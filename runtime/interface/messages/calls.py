@@ -69,7 +69,11 @@ class Shutdown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """What one step gives. Attributes: plain: in order; see PlainTokens.place."""
+    """The output of one step.
+
+    Attributes:
+        plain: in order; see PlainTokens.place.
+    """
 
     outputs: list[TokenOutput]
     plain: list[PlainTokens] = dataclasses.field(default_factory=list)

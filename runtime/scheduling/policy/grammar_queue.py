@@ -25,7 +25,11 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Attributes: since: by time.monotonic."""
+    """A request whose grammar is being compiled.
+
+    Attributes:
+        since: when it came, by time.monotonic.
+    """
 
     request: Request
     grammar: Grammar

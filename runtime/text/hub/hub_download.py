@@ -59,7 +59,12 @@ class Repository:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """Attributes: size: bytes. is_here: in the cache already."""
+    """A file of a repository.
+
+    Attributes:
+        size: bytes.
+        is_here: whether it is in the cache already.
+    """
 
     name: str
     size: int
