@@ -50,7 +50,6 @@ class CacheManager:
     """Pages of all running requests, and of the prefix cache.
 
     Args:
-        shares_prefixes: False: no prefix cache.
         eviction_policy: see --radix-eviction-policy.
         events: publishes the prefix cache's pages; None: they are not published.
 
@@ -320,11 +319,7 @@ class CacheManager:
         self.flush()
 
     def with_copies(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The next step that the device runs, with its copies of states.
-
-        Args:
-            batch: a batch whose rows are final.
-        """
+        """The next step that the device runs, whose rows are final, with its copies of states."""
         return batch if self.snapshots is None else dataclasses.replace(batch, copies=self.snapshots.plan(batch))
 
     def confirm(self, batch: ScheduledBatch) -> None:
