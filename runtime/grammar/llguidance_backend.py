@@ -43,7 +43,7 @@ WATCHED_STEPS = 8  # in which outputs are timed one by one after a slow step
 
 
 class LlguidanceGrammar:
-    """See grammar_backend.CompiledGrammar.
+    """A grammar that llguidance has compiled.
 
     Args:
         matcher: at the beginning; it is copied, never moved on.
@@ -57,7 +57,7 @@ class LlguidanceGrammar:
 
 
 class LlguidanceMatcher:
-    """See constraint.Matcher.
+    """Follows one output through a grammar of llguidance.
 
     Args:
         source: what it was copied from, and shares most of its memory with.
@@ -115,7 +115,7 @@ class LlguidanceMatcher:
 
 
 class LlguidanceBackend:
-    """See grammar_backend.GrammarBackend.
+    """Compiles grammars with llguidance for one tokenizer, and fills masks.
 
     Raises:
         InvalidRequestError: llguidance can't use the tokenizer.

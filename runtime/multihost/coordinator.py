@@ -100,7 +100,7 @@ class HostCoordinator:
 
     @property
     def num_sent_bytes(self) -> int:
-        """To all of them."""
+        """Bytes sent to all other hosts."""
         return sum(link.num_sent_bytes for link in self._links.values())
 
     def call(self, key: tuple[Any, ...] | None, arrays: tuple[HostArray, ...]) -> None:

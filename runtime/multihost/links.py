@@ -77,7 +77,7 @@ class Link:
         self._lock = threading.Lock()
 
     def is_to(self, name: str) -> None:
-        """Who is at the other end, which may be known only from its first word."""
+        """Name the other end, which may be known only from its first frame."""
         self.name = name
 
     def send(self, frame: Frame) -> None:

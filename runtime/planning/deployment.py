@@ -71,7 +71,7 @@ class KnownShapes:
 
 
 def _num_values(leaf: Any) -> int:
-    """On one device."""
+    """Values of an array on one device."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape))
 
 

@@ -70,7 +70,7 @@ class WorkspaceEstimate:
 
     @property
     def total(self) -> int:
-        """As workspace_of counts: the hungriest program with its results, the results of the one before, all code."""
+        """Bytes, counted as by workspace_of: the largest program with its results, the results before it, all code."""
         return max(self.prefill + self.results, self.sampling) + self.results + self.code
 
     @classmethod

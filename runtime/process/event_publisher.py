@@ -78,7 +78,7 @@ class EventPublisher:
         self._thread.start()
 
     def _describe(self, settings: KVEventsSettings) -> str:
-        """Who connects to whom: an endpoint that looks like one to bind may be one to connect to."""
+        """Describe which side connects: an endpoint that looks like one to bind may be one to connect to."""
         binds = is_bound(settings.endpoint)
         connects = "subscribers connect to" if binds else "it connects to subscribers at"
         asked = f", {'and' if binds else 'which'} ask for replays at {self.replay_endpoint}"

@@ -39,7 +39,7 @@ logger = logging.getLogger("palladio.engine")
 def kernels_of(
     execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> Kernels:
-    """Those of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
+    """The kernels of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
 
     Raises:
         ConfigError: as `choose_kernels` and `with_native_kernels`.

@@ -123,7 +123,7 @@ class _RankLogger:
             self._log_decode(batch, num_padding)
 
     def _count_drafts(self) -> DraftCounts:
-        """Those read since the last time."""
+        """The drafts read since the last call."""
         drafts = self._scheduler.drafts
         new, self._drafts = drafts.since(self._drafts), dataclasses.replace(drafts)
         return new

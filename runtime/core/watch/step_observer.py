@@ -43,7 +43,7 @@ class StepObserver:
         """A request has come."""
 
     def after_abort(self, request_ids: Sequence[str]) -> None:
-        """These have ended without output, or are not there."""
+        """These requests have ended without output, or do not exist."""
 
     def after_loss(self) -> None:
         """The steps under way will never be read: the device has lost its state."""

@@ -37,7 +37,7 @@ class WeightLoader:
 
     @property
     def num_bytes(self) -> int:
-        """That the weights take on one device."""
+        """Bytes of the weights on one device."""
         return self._design.plan.report.weights
 
     def fingerprint(self, path: Path) -> int:

@@ -72,5 +72,5 @@ class MediaRows:
 
 
 def num_calls(ranks: list[MediaRows]) -> int:
-    """That bring the rows of all ranks."""
+    """Calls that bring the rows of all ranks to the device."""
     return max(-(-len(media.rows) // ROWS_PER_CALL) for media in ranks)

@@ -50,7 +50,7 @@ def largest_threshold(
 def search(
     image: jax.Array, masses: jax.Array, enough: jax.Array, used: jax.Array, *, digit_bits: int, unrolled: bool = False
 ) -> jax.Array:
-    """See `largest_threshold`: a digit a pass, the highest first. Of rows that are not used anything.
+    """Find `largest_threshold` digit by digit, the highest first. Results of unused rows are arbitrary.
 
     Args:
         digit_bits: of t, that a pass finds; it compares with 2**digit_bits - 1 thresholds.

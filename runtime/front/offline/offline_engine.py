@@ -178,7 +178,7 @@ class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
         stream: bool = False,
         **others: Any,
     ) -> Result | list[Result] | AsyncIterator[Result]:
-        """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
+        """Do what `generate` does, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
         refuse_keywords("async_generate", others)
         expand = functools.partial(
             self._expand,

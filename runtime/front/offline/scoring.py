@@ -74,7 +74,7 @@ class Scoring(LoopThread):
         apply_softmax: bool = False,
         item_first: bool = False,
     ) -> list[list[float]]:
-        """As `score`, to be awaited in an event loop."""
+        """Do what `score` does, to be awaited in an event loop."""
         labels = _labels(self._engine, label_token_ids)
         prompts = _prompts(self._engine, query, items, item_first)
         if not prompts:

@@ -215,7 +215,7 @@ def write_dump(
 
 
 def _as_dict(sample: RecordedSample) -> dict[str, Any]:
-    """As dataclasses.asdict, which would walk over every token."""
+    """The fields of a sample by name. dataclasses.asdict would walk over every token."""
     request = dataclasses.asdict(dataclasses.replace(sample.request, prompt_ids=[], media=()))
     media = [dataclasses.asdict(part) | {"content": ""} for part in sample.request.media]
     return {

@@ -108,7 +108,7 @@ class Results:
         return {"text": output.text, "output_ids": list(output.token_ids), "meta_info": meta}
 
     def take(self, index: int) -> dict[str, Any]:
-        """As to_dict; the next one has what comes after it."""
+        """The result as `to_dict` gives it; the next call starts after it."""
         result, output = self.to_dict(index), self._outputs[index]
         assert output is not None
         self._num_taken_logprobs[index] += len(output.logprobs or ())

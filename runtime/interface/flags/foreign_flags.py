@@ -62,7 +62,7 @@ class ForeignFlag:
         return self._check(typed, off=f"{typed} {values[0]}" if is_off else "")
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """As `accept`, for a keyword of `Engine`. None asks for nothing."""
+        """Check a keyword of `Engine`, as `accept` does a flag. None asks for nothing."""
         if value is None:
             return None
         if self.least is not None:

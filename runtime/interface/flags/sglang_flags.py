@@ -74,7 +74,7 @@ class SglangFlag:
         return self._check(typed, self._parse(typed, values))
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """As `accept`, for a keyword of `Engine`. SGLang's default, or None, asks for nothing."""
+        """Check a keyword of `Engine`, as `accept` does a flag. SGLang's default, or None, asks for nothing."""
         if value is None or (value == self.default and isinstance(value, bool) == isinstance(self.default, bool)):
             return None
         if self.kind == "flag" and not isinstance(value, bool):

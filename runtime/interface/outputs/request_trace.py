@@ -52,7 +52,7 @@ class WaitTimes:
         self.num_retracted += now.num_retracted - then.num_retracted
 
     def copy(self, num_retracted: int | None = None) -> "WaitTimes":
-        """By hand: dataclasses.replace takes five times as long, and this runs for every request.
+        """A copy, made by hand: dataclasses.replace takes five times as long, and this runs for every request.
 
         Args:
             num_retracted: in place of this one's.

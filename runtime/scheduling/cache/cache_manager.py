@@ -103,7 +103,7 @@ class CacheManager:
 
     @property
     def num_total_tokens(self) -> int:
-        """That the pool holds if every table keeps all of them."""
+        """Tokens that the pool holds if every table keeps all of them."""
         return self._tokens(self.allocator.num_usable)
 
     @property
@@ -112,7 +112,7 @@ class CacheManager:
         return self.num_total_tokens - self._tokens(self.num_available_pages)
 
     def take_table_updates(self) -> list[TableUpdate]:
-        """Those since the last call. The caller applies them before the next step."""
+        """The updates since the last call. The caller applies them before the next step."""
         updates, self._table_updates = self._table_updates, []
         return updates
 

@@ -17,7 +17,7 @@ from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
 
 
 class TreeSnapshots:
-    """Who has which slot: free, a node's (`RadixNode.snapshot`), or taken and not kept yet.
+    """The owners of snapshot slots: free, a node's (`RadixNode.snapshot`), or taken and not kept yet.
 
     Attributes:
         slots: all of them. num_hits: requests that began at a snapshot. num_evicted: given up to make room for others.

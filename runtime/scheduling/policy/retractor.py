@@ -61,7 +61,7 @@ class Retractor:
         self._num_fruitless = 0  # preemptions since a step last sampled
 
     def take_retractions(self) -> list[Retraction]:
-        """Those since the last time."""
+        """Return the retractions since the last call, and forget them."""
         taken, self.retractions = self.retractions, []
         return taken
 

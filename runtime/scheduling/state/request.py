@@ -213,7 +213,7 @@ class Request:
         return max((part.length for part in self.given.media if part.is_whole), default=0)
 
     def run_in(self, columns: SlotColumns, slot: int) -> None:
-        """It is RUNNING from here on, in this slot."""
+        """Take a slot; the caller sets the status RUNNING."""
         known, given = len(self.listed_ids), self.given
         ids = given.request_id, given.stop_token_ids
         columns.take_slot(slot, self, *ids, known=known, max_computed=self.max_computed)
@@ -221,7 +221,7 @@ class Request:
         self.columns, self.slot = columns, slot
 
     def leave_slot(self) -> None:
-        """It has no slot any more; nothing of it is computed."""
+        """Leave the slot; nothing of the request is computed any more."""
         assert self.columns is not None
         self.left_unread, self.left_revision = self.num_unread, self.revision
         known = self.token_ids
@@ -235,7 +235,7 @@ class Request:
         self.note_pages()
 
     def note_pages(self) -> None:
-        """It has other pages, or another place where its prefill ends."""
+        """Update the columns after a change of the pages or of the prefill's end."""
         if self.columns is not None:
             self.columns.set_free_until(self.slot, self.free_until)
 
@@ -291,7 +291,7 @@ class Request:
             self.columns.void(self.slot)
 
     def end(self) -> None:
-        """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
+        """End the request, which has no pages and is in no queue. A slot may keep it for long, so large fields go."""
         self.status = RequestStatus.FINISHED
         self.void()
         self.constraint, self.rows = None, ()

@@ -37,7 +37,7 @@ def local_path(path: str, flag: str = "--model-path", holds: str = "config.json 
 
 
 def nearest(name: str, known: list[str]) -> list[str]:
-    """Those of `known` that somebody who typed `name` may have meant, the likeliest first."""
+    """Names of `known` that resemble `name`, the likeliest first."""
     by_lower = {one.lower(): one for one in reversed(known)}
     by_lower |= {one.rpartition("/")[2].lower(): one for one in reversed(known)}
     asked = name.lower()

@@ -131,7 +131,7 @@ class Tokenizer:
 
     @functools.cached_property
     def is_harmony(self) -> bool:
-        """It has the special tokens of gpt-oss's messages."""
+        """Whether it has the special tokens of gpt-oss's messages."""
         return all(self.special_id(text) is not None for text in _HARMONY)
 
     @property
@@ -331,7 +331,7 @@ class Tokenizer:
             ) from error
 
     def _token_of(self, token_id: int) -> str | None:
-        """As the vocabulary has it."""
+        """A token as the vocabulary has it; None: no such id."""
         token: str | None = self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
         return token
 
