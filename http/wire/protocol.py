@@ -51,7 +51,7 @@ def screen(
             continue
         elif warnings is not None and warnings.has(f"{where}{name[:200]}"):
             continue  # in another entry of a list: looking for what was meant takes a while
-        elif (refusal := judge(name, value, known, elsewhere, where)) is not None:
+        elif (refusal := check_field(name, value, known, elsewhere, where)) is not None:
             if refusal.is_final or warnings is None:
                 raise refusal.error
             warnings.warn(refusal.error)
@@ -89,7 +89,7 @@ def check_tool_fields(
         if name in neutral:
             field = f"{path}.{name}"
             raise InvalidRequestError(f"not supported yet: {field}", param=field, code="unsupported_parameter")
-        if (refusal := judge(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
+        if (refusal := check_field(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
             if refusal.is_final:
                 raise refusal.error
             warnings.warn(refusal.error)

@@ -13,8 +13,8 @@ from palladio.runtime.execution.state.device_state import DeviceState, HostArray
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-def tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    """Where there are no other hosts."""
+def ignore_call(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    """Do nothing: there are no other hosts."""
 
 
 class DeviceExecutor:
@@ -22,7 +22,7 @@ class DeviceExecutor:
     same ones in the same order hold the same state, each its devices' part.
 
     Args:
-        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
+        on_call: called before each call, once its program is there; None as the key: `reset_state`.
 
     Attributes:
         programs: that it runs.
@@ -30,7 +30,7 @@ class DeviceExecutor:
         ranks: whose arrays programs take and give.
     """
 
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = tell_nobody) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = ignore_call) -> None:
         design = programs.design
         self.programs = programs
         self.ranks = design.shape.ranks
@@ -54,11 +54,15 @@ class DeviceExecutor:
         return self.call(key, *map(self.ranks.stack, arrays))
 
     def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
-        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
+        """`run` for one rank alone; the others' results are not read. Returns that rank's part."""
         return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
 
     def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
+        """Run a program with arrays of all ranks.
+
+        Args:
+            arrays: of all ranks, as `on_call` gets them.
+        """
         compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)
         self.state, given = program.run(compiled, state, arrays)

@@ -59,7 +59,7 @@ class ForwardedStep:
 
 
 class ModelRunner:
-    """Turns scheduled steps into calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
+    """Runs scheduled steps as calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
 
     Args:
         eos_ids: the model's: no output that has to go on (min_tokens) shows them, whether they would end it or not.
@@ -97,7 +97,7 @@ class ModelRunner:
         self._shares_memory = self.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
-        """Those that steps can use now: of the programs that are built, or of all if calls build them."""
+        """Buckets that steps can use now: of the built programs, or all if calls build their programs."""
         num_built = len(self.programs.built)
         if self._num_built != num_built and not self._is_lazy:
             self._buckets = self.programs.open_buckets()
@@ -202,7 +202,7 @@ class ModelRunner:
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
 
     def _form(self, step: ScheduledStep) -> StepForm:
-        """Of decode steps of as many rows the same object each time: builders know their last step by it."""
+        """The form of a step. Decode steps of as many rows share one object: builders know their last step by it."""
         layouts, buckets = self._design.layouts, self._buckets
         if step.kind != "decode" or not layouts.decode:
             return StepForm.of(step, layouts, buckets)
@@ -257,7 +257,7 @@ class ModelRunner:
         return output
 
     def _key(self, kind: type[Program], num_rows: int, tier: SampleTier) -> ProgramKey:
-        """Of the program that samples in this tier, or until that is built of one that does more."""
+        """The key of the program that samples in this tier, or, until it is built, of a program that can do more."""
         key = self._keys.get((kind, num_rows, tier))
         if key is None:
             key = kind.key_of(num_rows, tier=tier if self._is_lazy else self.programs.tier(kind, num_rows, tier))

@@ -39,7 +39,7 @@ _VERIFICATION = "runtime/execution/steps/verification.py"
 FAULTS = (
     # The scheduler
     Fault(
-        "no fair turn ever comes",
+        "the oldest request is never due",
         _ROOM + "policy/waiting_queue.py",
         "% FAIR_TURN == FAIR_TURN - 1",
         "% FAIR_TURN == FAIR_TURN",
@@ -173,14 +173,14 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "state/slot_columns.py",
-        "            room -= self.unsure[slots]\n",
+        "            room -= self.uncertain[slots]\n",
         "            pass\n",
         SCHEDULING,
     ),
     Fault(
         "pages for drafts are reserved by the lower bound",
         _ROOM + "policy/drafts.py",
-        "np.minimum(computed + columns.unsure[slots], most)",
+        "np.minimum(computed + columns.uncertain[slots], most)",
         "np.minimum(computed, most)",
         SCHEDULING,
     ),

@@ -39,7 +39,7 @@ logger = logging.getLogger("palladio.engine")
 def kernels_of(
     execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> Kernels:
-    """Those of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
+    """The kernels of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
 
     Raises:
         ConfigError: as `choose_kernels` and `with_native_kernels`.
@@ -57,9 +57,9 @@ def kernels_of(
 def _gains_from_native(
     execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> bool:
-    """Of a tiny model the start would be longer, by the compiler's seconds, and little else shorter.
+    """Whether native kernels pay. For a tiny model they do not: compiling them takes seconds, and steps gain little.
 
-    Its attention to one new token of a request adds up in another order than its attention to a chunk.
+    They add up attention to one new token in another order than attention to a chunk.
     """
     if execution.deterministic:
         return False
@@ -72,7 +72,7 @@ def _gains_from_native(
 
 
 def _has_bytes(target: Target, model: ModelConfig, shape: DeviceShape) -> bool:
-    """Of the weights as the layers have them: a plain file may become int8, and a file of another format need not."""
+    """Whether the layers keep weights as bytes: a plain file may become int8, and a file of another format need not."""
     return any(kind.has_bytes for kind in model.weight_kinds.all) and multiplies_bytes(target, shape.mesh)
 
 
@@ -220,7 +220,7 @@ def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: D
 
 
 def _metadata(shape: DeviceShape) -> Iterator[AttentionMetadata]:
-    """Of a decode step and of a prefill step: these have kernels of their own, with block sizes of their own."""
+    """The metadata of a decode and of a prefill step, which have kernels and block sizes of their own."""
     B = shape.num_slots - 1
     rest = (_ints(B + 1), _ints(B), _ints(B, shape.num_columns), _ints(), _ints())
     for kind in ("decode", "prefill"):

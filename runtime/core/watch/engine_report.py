@@ -68,7 +68,7 @@ class EngineReport:
         return stats
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
-        """Returns what these requests do and wait for, without those that have ended."""
+        """Return the states of these requests; ended ones are left out."""
         found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
         requests = list(itertools.chain(*found, self._grammars.explain(request_ids)))
         for request in requests:

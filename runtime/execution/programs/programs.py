@@ -1,6 +1,6 @@
 """The list of programs: everything that a running engine calls on the device.
 
-The classes are in the files beside this one, by what they do: run the layers, sample, verify drafts, change the cache.
+The classes are in the files of this folder, by what they do: run the layers, sample, verify drafts, change the cache.
 The engine declares each program at its start, in this order, and runs no other.
 """
 

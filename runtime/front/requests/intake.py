@@ -141,7 +141,7 @@ class RequestIntake:
 
     def _check_prompt(self, ids: list[int]) -> None:
         if len(ids) > self._room.limit:
-            self._max_tokens(len(ids), None)  # it is told before a million ids are looked at
+            self._max_tokens(len(ids), None)  # raises before a million ids are looked at
         if not set(map(type, ids)) <= _INT:
             raise InvalidRequestError("the prompt must be a list of token ids", param="prompt")
         if not ids:

@@ -93,7 +93,7 @@ def expand_requests(
         rid: the request's id, or one a prompt; None: random.
         logprobs: fields of LogprobOptions by name, each for all prompts or a list; token_ids_logprob is a list for all
             of them, or a list of lists.
-        options: arguments of RequestOptions.of, likewise.
+        options: arguments of RequestOptions.of, each for all prompts or a list.
         defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
         tokenizer: of texts; None: there is none.
         received, lowers_length: see GenerationRequest.

@@ -1,4 +1,4 @@
-"""How likely given tokens come next: requests of one token each, which tell the log-probabilities of those."""
+"""How likely given tokens come next: requests of one token each, which give the log-probabilities of these tokens."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -46,14 +46,14 @@ def next_token_requests(
 
 
 def num_requests(num_prompts: int, labels: Sequence[int]) -> int:
-    """Of `next_token_requests`."""
+    """The number of requests that `next_token_requests` makes."""
     return num_prompts * -(-len(set(labels)) // MAX_LOGPROB_IDS)
 
 
 def next_token_scores(
     outputs: Sequence[RequestOutput], num_prompts: int, labels: Sequence[int], *, apply_softmax: bool
 ) -> list[list[float]]:
-    """Of each prompt the labels' scores.
+    """The labels' scores for each prompt.
 
     Args:
         outputs: of `next_token_requests`, in their order.

@@ -30,7 +30,7 @@ class GetStats:
 
     Attributes:
         check_integrity: of pages and slots, if nothing runs; takes time, and no step runs meanwhile.
-        pages: with maps of the pages; likewise.
+        pages: with maps of the pages; takes time, and no step runs meanwhile.
     """
 
     call_id: int
@@ -40,7 +40,7 @@ class GetStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explain:
-    """Asks for the state of requests by their engine-side ids. Answered by ControlReply, without those that ended."""
+    """Asks for the state of requests by their engine-side ids. Answered by ControlReply; ended ones are left out."""
 
     call_id: int
     request_ids: list[str]
@@ -68,7 +68,11 @@ class Shutdown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """What one step gives. Attributes: plain: in order; see PlainTokens.place."""
+    """The output of one step.
+
+    Attributes:
+        plain: in order; see PlainTokens.place.
+    """
 
     outputs: list[TokenOutput]
     plain: list[PlainTokens] = dataclasses.field(default_factory=list)

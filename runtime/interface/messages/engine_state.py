@@ -45,7 +45,7 @@ class EngineReady:
         device: platform and kind, as jax names them.
         dtype: of the weights.
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
-        attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
+        attention_kernels: the backend of attention that --attention-backend names, or auto chose.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
         weights: of the model.

@@ -30,7 +30,7 @@ class CompileStats:
 
     Attributes:
         num_programs: in the set.
-        programs: those that are built.
+        programs: the built ones.
         wait_seconds: that steps have waited for programs which were not (--compile lazy).
     """
 
@@ -66,7 +66,7 @@ class MemoryReport:
         total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
         weights, kv_cache: of this model.
         state: of the sampler and the block tables.
-        workspace: that the programs need beside these, see workspace_of.
+        workspace: that the programs need in addition, see workspace_of.
         layer_states: states that layers keep for each slot, in place of keys and values. snapshots: copies of such.
     """
 
@@ -92,7 +92,8 @@ class BucketSteps:
         kind: "decode" or "prefill".
         requests, tokens: that the bucket holds.
         steps: how many.
-        computed_tokens: of requests; padding_tokens: computed for nobody.
+        computed_tokens: of requests.
+        padding_tokens: of padding.
     """
 
     kind: str
@@ -227,7 +228,7 @@ class EngineStats:
 
     @property
     def total(self) -> RankStats:
-        """Of the whole engine: sums, but of new_token_ratio the largest."""
+        """The figures of the whole engine: sums, but the largest new_token_ratio."""
         parts = [vars(part) for part in (*self.ranks, self.unassigned)]
         sums = {name: sum(part[name] for part in parts) for name in parts[0]}
         return RankStats(**{**sums, "new_token_ratio": max(part["new_token_ratio"] for part in parts)})

@@ -23,7 +23,7 @@ def check_template(template: str) -> None:
 
 
 def check_stored_template(template: object, what: str) -> None:
-    """Of a checkpoint, or of a flag. One that is merely malformed is left to the requests that need it.
+    """Check the template of a checkpoint or of a flag. A merely malformed one is left to the requests that need it.
 
     Args:
         template: one, several by name, or None.

@@ -1,7 +1,7 @@
-"""The process that judges grammars: what compiling one takes, found out where it can be ended.
+"""The process that checks grammars: measures what compiling one takes, where it can be ended.
 
 An engine starts it. It loads the tokenizer once, and forks for each grammar: the child compiles it under limits of CPU
-time and memory, walks a few tokens, says what came of it, and ends. It imports no jax, and has no other thread, so that
+time and memory, walks a few tokens, sends the result, and ends. It imports no jax, and has no other thread, so that
 it can fork. It ends when the engine closes the control socket.
 """
 
@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
-from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, send_frame
+from palladio.runtime.grammar.check_protocol import CheckLimits, receive_frame, send_frame
 from palladio.runtime.grammar.llguidance_backend import SLOW_SECONDS, LlguidanceBackend, LlguidanceGrammar
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
@@ -29,7 +29,7 @@ _SPARE = 1 << 28  # bytes of address space, over twice the limit of memory: what
 
 def main(control_fd: int) -> None:
     """Serves the engine on the other end of the socket until it closes it."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for: their sockets tell
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for: their sockets show their end
     os.nice(_NICE)
     control = socket.socket(fileno=control_fd)
     values = receive_frame(control)
@@ -43,11 +43,11 @@ def main(control_fd: int) -> None:
             return
         if os.fork() == 0:
             control.close()
-            _judge_in_child(backend, descriptors[0])
+            _check_in_child(backend, descriptors[0])
         os.close(descriptors[0])
 
 
-def _judge_in_child(backend: LlguidanceBackend, descriptor: int) -> None:
+def _check_in_child(backend: LlguidanceBackend, descriptor: int) -> None:
     """Never returns: what goes wrong ends the child, and the engine sees its socket close."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library's last words when memory runs out
@@ -55,12 +55,12 @@ def _judge_in_child(backend: LlguidanceBackend, descriptor: int) -> None:
             kind, text, parts, limits = receive_frame(connection)
             send_frame(connection, "begun")
             grammar = Grammar(kind, text, tuple((name, part) for name, part in parts))
-            send_frame(connection, _judge(backend, grammar, JudgeLimits(*limits)))
+            send_frame(connection, _check(backend, grammar, CheckLimits(*limits)))
     finally:
         os._exit(0)
 
 
-def _judge(backend: LlguidanceBackend, grammar: Grammar, limits: JudgeLimits) -> dict[str, object]:
+def _check(backend: LlguidanceBackend, grammar: Grammar, limits: CheckLimits) -> dict[str, object]:
     before = private_bytes()
     _limit(limits)
     try:
@@ -74,7 +74,7 @@ def _judge(backend: LlguidanceBackend, grammar: Grammar, limits: JudgeLimits) ->
     return {"num_bytes": max(num_bytes, 0)}
 
 
-def _limit(limits: JudgeLimits) -> None:
+def _limit(limits: CheckLimits) -> None:
     """From here on the kernel ends this process when it takes too much."""
     space = reserved_bytes() + 2 * limits.num_bytes + _SPARE
     resource.setrlimit(resource.RLIMIT_AS, (space, space))

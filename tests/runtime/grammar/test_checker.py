@@ -1,4 +1,4 @@
-"""The process that judges grammars: what it says, what it ends, and that it comes again."""
+"""The process that checks grammars: what it says, what it ends, and that it comes again."""
 
 import contextlib
 import json
@@ -13,29 +13,29 @@ from pathlib import Path
 import pytest
 
 from palladio.runtime.grammar.backend import BackendSettings, JsonFormat
-from palladio.runtime.grammar.judge import GrammarJudge, TooExpensiveError
-from palladio.runtime.grammar.judge_protocol import JudgeLimits
+from palladio.runtime.grammar.check_protocol import CheckLimits
+from palladio.runtime.grammar.checker import GrammarChecker, TooExpensiveError
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.runtime.core.constrained import EOS
 from tests.runtime.tiny_engine import VOCAB_SIZE
 
-LIMITS = JudgeLimits(cpu_seconds=5.0, num_bytes=1 << 26)
+LIMITS = CheckLimits(cpu_seconds=5.0, num_bytes=1 << 26)
 PLAIN = Grammar("regex", "[a-z]+")
 MULTIPLES = [{"multipleOf": 4000 + number} for number in range(12)]  # 48,000 states
 LARGE = Grammar("json_schema", json.dumps({"prefixItems": MULTIPLES}))
 
 
 @pytest.fixture(scope="module")
-def judge(tiny_dir: Path) -> Iterator[GrammarJudge]:
+def checker(tiny_dir: Path) -> Iterator[GrammarChecker]:
     settings = BackendSettings((tiny_dir / "tokenizer.json").read_text(), VOCAB_SIZE, (EOS,), JsonFormat())
-    judge = GrammarJudge(lambda: settings)
-    yield judge
-    judge.close()
+    checker = GrammarChecker(lambda: settings)
+    yield checker
+    checker.close()
 
 
-def test_bytes_are_measured(judge: GrammarJudge) -> None:
-    small, large = judge.judge(PLAIN, LIMITS), judge.judge(LARGE, LIMITS)
+def test_bytes_are_measured(checker: GrammarChecker) -> None:
+    small, large = checker.check(PLAIN, LIMITS), checker.check(LARGE, LIMITS)
     assert small < 1 << 21
     assert large > small + (1 << 23)
 
@@ -55,17 +55,17 @@ def test_bytes_are_measured(judge: GrammarJudge) -> None:
         ),
     ],
 )
-def test_refusals_are_the_compilers(judge: GrammarJudge, grammar: Grammar, message: str, param: str) -> None:
+def test_refusals_are_the_compilers(checker: GrammarChecker, grammar: Grammar, message: str, param: str) -> None:
     with pytest.raises(InvalidRequestError, match=message) as caught:
-        judge.judge(grammar, LIMITS)
+        checker.check(grammar, LIMITS)
     assert caught.value.param == param
 
 
-def test_what_cannot_go_on_is_refused_at_once(judge: GrammarJudge) -> None:
+def test_what_cannot_go_on_is_refused_at_once(checker: GrammarChecker) -> None:
     """It compiles, and its outputs would end with an error after a token or two."""
     lists = [{"type": "array", "items": {"type": "array", "items": {"const": number}}} for number in range(1300)]
     with pytest.raises(InvalidRequestError, match=r"cannot be used: within 1 tokens|takes .* s to say"):
-        judge.judge(Grammar("json_schema", json.dumps({"anyOf": lists})), LIMITS)
+        checker.check(Grammar("json_schema", json.dumps({"anyOf": lists})), LIMITS)
 
 
 FOUND = [  # by benchmarks/engine/grammar_fuzz.py
@@ -80,56 +80,56 @@ FOUND = [  # by benchmarks/engine/grammar_fuzz.py
 
 
 @pytest.mark.parametrize("rule", FOUND)
-def test_small_grammars_that_take_long(judge: GrammarJudge, rule: str) -> None:
+def test_small_grammars_that_take_long(checker: GrammarChecker, rule: str) -> None:
     """No bound of the library's, nor one of ours, sees them coming."""
     begun = time.monotonic()
     with contextlib.suppress(TooExpensiveError, InvalidRequestError):
-        judge.judge(Grammar("lark", f"start: A\n{rule}\n"), JudgeLimits(cpu_seconds=0.3, num_bytes=1 << 26))
+        checker.check(Grammar("lark", f"start: A\n{rule}\n"), CheckLimits(cpu_seconds=0.3, num_bytes=1 << 26))
     assert time.monotonic() - begun < 15.0
-    judge.judge(PLAIN, LIMITS)
+    checker.check(PLAIN, LIMITS)
 
 
 @pytest.mark.parametrize(
-    "limits", [JudgeLimits(cpu_seconds=0.02, num_bytes=1 << 30), JudgeLimits(cpu_seconds=20.0, num_bytes=1 << 20)]
+    "limits", [CheckLimits(cpu_seconds=0.02, num_bytes=1 << 30), CheckLimits(cpu_seconds=20.0, num_bytes=1 << 20)]
 )
-def test_limits(judge: GrammarJudge, limits: JudgeLimits) -> None:
-    pid = judge.pid
+def test_limits(checker: GrammarChecker, limits: CheckLimits) -> None:
+    pid = checker.pid
     with pytest.raises(TooExpensiveError):
-        judge.judge(LARGE, limits)
-    judge.judge(PLAIN, LIMITS)
-    assert judge.pid == pid is not None, "only the child was ended"
+        checker.check(LARGE, limits)
+    checker.check(PLAIN, LIMITS)
+    assert checker.pid == pid is not None, "only the child was ended"
 
 
-def test_it_comes_again(judge: GrammarJudge) -> None:
-    judge.judge(PLAIN, LIMITS)
-    assert judge.pid is not None
-    os.kill(judge.pid, signal.SIGKILL)
-    judge.judge(PLAIN, LIMITS)
+def test_it_comes_again(checker: GrammarChecker) -> None:
+    checker.check(PLAIN, LIMITS)
+    assert checker.pid is not None
+    os.kill(checker.pid, signal.SIGKILL)
+    checker.check(PLAIN, LIMITS)
 
 
 def test_it_ends_with_its_engine(tiny_dir: Path) -> None:
     settings = BackendSettings((tiny_dir / "tokenizer.json").read_text(), VOCAB_SIZE, (EOS,))
-    judge = GrammarJudge(lambda: settings)
-    judge.judge(PLAIN, LIMITS)
-    process, control = judge._process, judge._control
+    checker = GrammarChecker(lambda: settings)
+    checker.check(PLAIN, LIMITS)
+    process, control = checker._process, checker._control
     assert process is not None
     assert control is not None
     control.close()  # as when the engine is killed
     process.wait(30)
-    judge.close()
+    checker.close()
     with pytest.raises(RuntimeError, match="closed"):
-        judge.judge(PLAIN, LIMITS)
+        checker.check(PLAIN, LIMITS)
 
 
 def test_a_process_that_does_not_start() -> None:
-    judge = GrammarJudge(lambda: BackendSettings("no tokenizer", VOCAB_SIZE, (EOS,)))
+    checker = GrammarChecker(lambda: BackendSettings("no tokenizer", VOCAB_SIZE, (EOS,)))
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="ends before it answers"):
-        judge.judge(PLAIN, LIMITS)
+        checker.check(PLAIN, LIMITS)
     assert time.monotonic() - begun < 60
-    judge.close()
+    checker.close()
 
 
 def test_it_imports_no_jax() -> None:
-    code = "import sys, palladio.runtime.grammar.judge_process; assert not {'jax', 'transformers'} & set(sys.modules)"
+    code = "import sys, palladio.runtime.grammar.check_process; assert not {'jax', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

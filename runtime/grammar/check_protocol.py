@@ -1,4 +1,4 @@
-"""What an engine and its process that judges grammars say to each other: JSON in frames, over sockets."""
+"""Messages between an engine and its process that checks grammars: JSON in frames, over sockets."""
 
 import dataclasses
 import json
@@ -11,8 +11,8 @@ _CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class JudgeLimits:
-    """What judging one grammar may take.
+class CheckLimits:
+    """What checking one grammar may take.
 
     Attributes:
         cpu_seconds: of one core.

@@ -1,4 +1,4 @@
-"""GrammarJudge: asks a process of its own what a grammar takes to compile, before this one compiles it."""
+"""GrammarChecker: measures in a process of its own what a grammar takes to compile, before this one compiles it."""
 
 import contextlib
 import dataclasses
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from palladio.runtime.grammar.backend import BackendSettings
-from palladio.runtime.grammar.judge_protocol import JudgeLimits, receive_frame, send_frame
+from palladio.runtime.grammar.check_protocol import CheckLimits, receive_frame, send_frame
 from palladio.runtime.interface.errors import InvalidRequestError, Message, OverloadedError
 from palladio.runtime.interface.request.grammar_spec import Grammar
 
-_PATIENCE = 20.0  # seconds that an answer may take over its CPU time, as on a busy machine, or while it starts
+_EXTRA_SECONDS = 20.0  # that an answer may take over its CPU time, on a busy machine or while the process starts
 _CODE = (
     "import sys; sys.path[:] = sys.argv[2:]\n"
-    "from palladio.runtime.grammar.judge_process import main; main(int(sys.argv[1]))"
+    "from palladio.runtime.grammar.check_process import main; main(int(sys.argv[1]))"
 )
 
 
@@ -26,11 +26,11 @@ class TooExpensiveError(Exception):
     """Compiling the grammar took more than it may."""
 
 
-class Judge(Protocol):
-    """Several threads may ask at once."""
+class Checker(Protocol):
+    """Checks what grammars take to compile. Thread-safe."""
 
-    def judge(self, grammar: Grammar, limits: JudgeLimits) -> int:
-        """Bytes that the grammar holds when it is compiled.
+    def check(self, grammar: Grammar, limits: CheckLimits) -> int:
+        """Return the bytes that the grammar holds when it is compiled.
 
         Raises:
             InvalidRequestError: the grammar is refused.
@@ -41,8 +41,8 @@ class Judge(Protocol):
     def close(self) -> None: ...
 
 
-class GrammarJudge:
-    """See Judge. The process starts when it is first asked, and again when it has ended.
+class GrammarChecker:
+    """A Checker in a process, which starts with the first check, and again after it has ended.
 
     Args:
         load: what the backend is made of; called in the thread that asks first.
@@ -57,11 +57,11 @@ class GrammarJudge:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None: there is none."""
+        """The id of the process; None: there is none."""
         return None if self._process is None else self._process.pid
 
-    def judge(self, grammar: Grammar, limits: JudgeLimits) -> int:
-        """See Judge.
+    def check(self, grammar: Grammar, limits: CheckLimits) -> int:
+        """Check the grammar in a fork of the process; see `Checker.check` for the result and errors.
 
         Raises:
             RuntimeError: the process does not start.
@@ -69,7 +69,7 @@ class GrammarJudge:
         for _ in range(2):  # the process may have ended since
             connection, control = self._connect()
             with connection:
-                connection.settimeout(_PATIENCE + limits.cpu_seconds)
+                connection.settimeout(_EXTRA_SECONDS + limits.cpu_seconds)
                 try:
                     message = (grammar.kind, grammar.text, grammar.parts, dataclasses.astuple(limits))
                     send_frame(connection, message)
@@ -80,10 +80,10 @@ class GrammarJudge:
                     self._drop(control)
                     continue
                 return _answer(connection, limits)
-        raise RuntimeError("the process that judges grammars ends before it answers; see its messages above")
+        raise RuntimeError("the process that checks grammars ends before it answers; see its messages above")
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         with self._lock:
             self._is_closed = True
         self._drop(self._control)
@@ -118,7 +118,7 @@ class GrammarJudge:
             send_frame(self._control, settings)
 
     def _drop(self, control: socket.socket | None) -> None:
-        """Ends the process behind this socket, if it is the present one; what its children judge goes on."""
+        """End the process behind this socket, if it is the present one; checks of its children go on."""
         with self._lock:
             if control is None or control is not self._control:
                 return
@@ -130,7 +130,7 @@ class GrammarJudge:
             self._process = None
 
 
-def _answer(connection: socket.socket, limits: JudgeLimits) -> int:
+def _answer(connection: socket.socket, limits: CheckLimits) -> int:
     try:
         answer = receive_frame(connection)
     except TimeoutError:
