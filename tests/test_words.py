@@ -20,7 +20,7 @@ _WORD = re.compile(
 )
 _SHORT_ARGUMENTS = re.compile(r"\b(?:Args|Attributes): +\w+(?:, \w+)*:")
 _ONLY_A_REFERENCE = re.compile(r"See\s[^.]*(?:\.\w[^.]*)*\.?\s*")
-_DOCSTRING = re.compile(r'^[ \t]*r?"""(.*?)"""', re.MULTILINE | re.DOTALL)
+_DOCSTRING = re.compile(r"""'\"{3}'|(^[ \t]*r?)?\"{3}(.*?)\"{3}""", re.MULTILINE | re.DOTALL)
 _NATIVE = tuple(
     (file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8"))
     for room in ROOMS[1:]  # palladio/ has links to the others, and no C++ of its own
@@ -47,7 +47,8 @@ def _listed(found: re.Match[str]) -> str:
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring: of every string in three quotes that begins a line."""
     for found in _DOCSTRING.finditer(text):
-        yield text.count("\n", 0, found.start()) + 1, inspect.cleandoc(found[1])
+        if found[1] is not None:
+            yield text.count("\n", 0, found.start()) + 1, inspect.cleandoc(found[2])
 
 
 def faults(docstring: str) -> Iterator[str]:
@@ -111,7 +112,7 @@ def test_forms_of_docstrings(text, count):
 
 
 def test_docstrings_are_found_where_python_has_them():
-    for source in SOURCES[:20]:
+    for source in [source for source in SOURCES if re.search(r"[=(\']\s*\"{3}", source.text)]:  # others are easier
         nodes = (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module))
         assert {ast.get_docstring(node) for node in nodes} - {None} <= {text for _, text in docstrings(source.text)}
 
