@@ -24,7 +24,11 @@ _RESULT = ("batch_id", "line", "succeeded", "record")
 
 
 class BatchStore(Store):
-    """Args: now: seconds since the epoch; default: the database's."""
+    """Batches and the results of their lines, in the database.
+
+    Args:
+        now: seconds since the epoch; default: the database's clock.
+    """
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
         super().__init__(database)
@@ -67,7 +71,7 @@ class BatchStore(Store):
 
     @transaction
     def live(self, connection: Connection) -> dict[str, Status]:
-        """Of those that have not ended, the oldest first."""
+        """Return the status of each batch that has not ended, by id, oldest first."""
         query = f"SELECT id, status FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
         return {row["id"]: row["status"] for row in connection.execute(query, LIVE)}
 
@@ -178,7 +182,7 @@ class BatchStore(Store):
 
     @transaction
     def add_faults(self, connection: Connection, batch_id: str, results: Sequence[LineResult]) -> None:
-        """Of lines that are no requests; they are counted when all lines have been looked at."""
+        """Store results of lines that are no requests; `begin` counts these lines later."""
         if _find(connection, batch_id).status != "validating":
             return  # another server has looked at all of them
         rows = [(batch_id, result.line, 0, result.record) for result in results]

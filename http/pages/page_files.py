@@ -29,7 +29,7 @@ _ON_ALL_PAGES = (
     "form-action 'none'",
     "frame-ancestors 'none'",
 )
-# Model output is hostile: no string becomes markup or code. Pictures are those that the user attached.
+# Model output is hostile: no string becomes markup or code. Pictures are the user's own.
 POLICY = "; ".join(
     (
         *_ON_ALL_PAGES,

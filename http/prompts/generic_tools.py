@@ -37,8 +37,8 @@ def with_calls_as_text(messages: Messages, *, results_too: bool) -> tuple[Messag
     """Earlier calls become the text of the assistant's message.
 
     Args:
-        results_too: their results become a user's message, which is one with a user's message behind it: many templates
-            want the two roles in turns.
+        results_too: their results become a user's message, joined with a user's message behind it: many templates
+            want the two roles to alternate.
 
     Returns:
         The messages, and for each the position that it had, or its first part.

@@ -78,10 +78,10 @@ def input_items(
         made = item_id(_kind(item), response_id, f"in{position}")
         given_id = _string(kept, "id", path) if "id" in kept else made
         items.append({"id": given_id, **read(kept, path)})
-        unread.tell(item, path, _ITEM)
+        unread.report(item, path, _ITEM)
         for name in ("content", "output", "summary"):
             for number, part in enumerate(item[name] if isinstance(item.get(name), list) else ()):
-                unread.tell(part, f"{path}.{name}.{number}", _PART)
+                unread.report(part, f"{path}.{name}.{number}", _PART)
     return items
 
 

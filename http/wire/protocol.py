@@ -96,8 +96,8 @@ def check_tool_fields(
 
 
 class UnreadFields:
-    """What a conversation's messages and their parts hold that a translation to chat messages does not take along: the
-    answer tells of each such field once, where it stands first.
+    """Reports fields of messages and their parts that the translation to chat messages drops: each name once, at its
+    first place.
 
     Args:
         warnings: see `screen`.
@@ -105,9 +105,9 @@ class UnreadFields:
 
     def __init__(self, warnings: WarningList) -> None:
         self._warnings = warnings
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
+    def report(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
         """
         Args:
             path: of the part in the request.
@@ -117,11 +117,11 @@ class UnreadFields:
             InvalidRequestError: there is another one, and none may pass.
         """
         for name, value in part.items():
-            if value is not None and not (name in known or name in METADATA or name in self._told):
+            if value is not None and not (name in known or name in METADATA or name in self._reported):
                 field = f"{path}.{name[:200]}"
                 error = InvalidRequestError.of("unknown field: {param}", param=field, code="unknown_parameter")
                 self._warnings.warn(error)
-                self._told.add(name)
+                self._reported.add(name)
 
 
 MAX_FIELDS = 256  # of an object whose fields are known

@@ -105,7 +105,7 @@ DATABASE_FAULTS = (
     Fault(
         "a server goes on with lines of a batch that others have cancelled and ended before it looked",
         "http/batches/batch_worker.py",
-        "(at_lines & self._turns.at_lines) - live - self._cancelling:",
+        "(at_lines & self._shared.at_lines) - live - self._cancelling:",
         "set[str]():",
         _BATCHES,
     ),

@@ -44,7 +44,7 @@ def _info(engine: EngineClient) -> EngineReady | None:
 
 
 def describe_totals(front: FrontMetrics) -> dict[str, Any]:
-    """Of the front, since the server's start; as in /metrics."""
+    """Return the front's totals since the server's start, as in /metrics."""
     names = ("requests", "aborted_requests", "prompt_tokens", "generation_tokens", "cached_tokens")
     return {
         **{name: front.totals[name] for name in names},
@@ -54,7 +54,7 @@ def describe_totals(front: FrontMetrics) -> dict[str, Any]:
 
 
 def describe_engine(stats: EngineStats) -> dict[str, Any]:
-    """Of the engine, since its start."""
+    """Return the engine's figures since its start."""
     total, has_ranks = stats.total, len(stats.ranks) > 1
     return {
         **_describe_rank(total),

@@ -34,7 +34,7 @@ class Sampler:
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._epoch = time.time() - time.monotonic()  # a clock that nobody sets
+        self._epoch = time.time() - time.monotonic()  # the wall clock at the start: later changes of it do not count
         self._seen = 0, ""  # restarts, and the failure that was noted last
         self.history: History = make_history(observer.metrics)
         self.latest: EngineStats | None = None

@@ -3,8 +3,8 @@
 `sglang:` names mean what they mean there, so that its dashboards and routers work; what only exists here is
 `palladio:`. A restarted engine begins to count anew, as Prometheus expects of counters.
 
-Where there are several data-parallel ranks, each rank has its own samples, with SGLang's label
-`dp_rank`, and not once more as a sum: whoever adds up the samples of a metric, as its dashboards do, would count twice.
+With several data-parallel ranks, each rank has its own samples, with SGLang's label `dp_rank`. There is no sample of
+the sum: SGLang's dashboards add up all samples of a metric, and would count twice.
 """
 
 import dataclasses
