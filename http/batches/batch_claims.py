@@ -50,7 +50,11 @@ class BatchClaims(Store):
 
     @transaction
     def release(self, connection: Connection, batch_id: str | None = None) -> None:
-        """Frees what this server has claimed. Args: batch_id: default: of all batches."""
+        """Free the ranges that this server has claimed.
+
+        Args:
+            batch_id: default: all batches.
+        """
         statement = "UPDATE batch_ranges SET server = NULL WHERE server = ? AND batch_id = coalesce(?, batch_id)"
         if connection.execute(statement, (self._database.server, batch_id)).rowcount:
             connection.notify()

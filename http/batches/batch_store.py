@@ -63,7 +63,11 @@ class BatchStore(Store):
 
     @transaction
     def page(self, connection: Connection, caller: Caller, *, after: str | None, limit: int) -> list[Batch]:
-        """The latest first. Args: after: the position that the list goes on from."""
+        """Return a page of batches, the latest first.
+
+        Args:
+            after: the position after which the page begins.
+        """
         condition, owners = caller.condition()
         position = "substr(id, length(id) - 35)"
         query = f"SELECT * FROM batches WHERE {condition} AND {position} < coalesce(?, '~') ORDER BY id DESC LIMIT ?"
@@ -93,7 +97,11 @@ class BatchStore(Store):
 
     @transaction
     def begin(self, connection: Connection, batch_id: str, *, total: int, last_line: int, model: str) -> Batch:
-        """Its file is read, and what is wrong in it is among the results. Args: last_line: its number."""
+        """Start the lines of a validated batch; results of faulty lines are stored.
+
+        Args:
+            last_line: number of the last line.
+        """
         values = _counts(connection, batch_id) | {"total": total, "model": model, "in_progress_at": self._time()}
         before = _find(connection, batch_id, for_update=True)
         if before.status == "validating":
@@ -103,8 +111,11 @@ class BatchStore(Store):
 
     @transaction
     def finalize(self, connection: Connection, batch_id: str, *, is_expired: bool) -> Batch:
-        """Every line has a result; as long as ranges of lines are left, the batch stays as it is. Args: is_expired: the
-        lines of those ranges, too."""
+        """Finalize a batch whose lines all have results. While ranges are left, an unexpired batch stays as it is.
+
+        Args:
+            is_expired: finalize it though ranges are left.
+        """
         now = self._time()
         before = _find(connection, batch_id, for_update=True)
         query = "SELECT 1 FROM batch_ranges WHERE batch_id = ? LIMIT 1"

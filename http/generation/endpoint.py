@@ -30,7 +30,7 @@ class Call:
     route: the path that was asked for.
     shown_id: the X-Request-Id that goes back.
     caller: who asks.
-    headers: those that carry a distributed trace.
+    headers: the headers of a distributed trace.
     receive: messages of the client, whose body has been read; None: there is no client that could go away.
     is_background: it only takes what other requests leave, see RequestOptions.
     timeout: seconds that it has where its body does not say; None: as the server's flags have it.
@@ -49,7 +49,11 @@ class Call:
 
     @classmethod
     def of(cls, request: Request, warnings: Warnings = NONE_PASS) -> Self:
-        """Args: warnings: of the request's body."""
+        """Make the call of a request.
+
+        Args:
+            warnings: warnings about the request's body.
+        """
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
         state = request.state
         return cls(
@@ -58,7 +62,7 @@ class Call:
         )
 
     def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
-        """For the observer. Args: as the body gives them."""
+        """Return what the observer records. Arguments are the body's fields."""
         return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False, self.caller.owner)
 
     def options(self, body: PromptFields) -> RequestOptions:
@@ -98,7 +102,14 @@ class Endpoint(Generic[B]):
     answer: Callable[[Context, Call, B], Awaitable[Response]]
 
     async def run(self, context: Context, call: Call, body: object) -> Response:
-        """Args: body: decoded JSON. Raises PalladioError and HttpError as the route does."""
+        """Answer a request.
+
+        Args:
+            body: decoded JSON.
+
+        Raises:
+            PalladioError, HttpError: as the route.
+        """
         parsed, warnings = parse_noting(self.model, body, context.note_warning)
         return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
 

@@ -17,7 +17,11 @@ Messages = list[dict[str, Any]]  # as `template_messages` returns them
 
 
 def tools_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the model reads of its tools. Args: tools: as templates get them."""
+    """Return the text that describes the tools to the model.
+
+    Args:
+        tools: as templates get them.
+    """
     return "\n".join([_HEAD, *(orjson.dumps(tool["function"]).decode() for tool in tools), "", _TAIL])
 
 

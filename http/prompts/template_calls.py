@@ -25,7 +25,11 @@ class CallForms:
 
     @classmethod
     def of(cls, render: Callable[[list[dict[str, Any]]], str]) -> Self:
-        """Found by rendering calls. Args: render: messages → prompt."""
+        """Find the forms by rendering calls.
+
+        Args:
+            render: messages → prompt.
+        """
         as_text = _takes_as_text(render)
         return cls(as_text, as_text or _PROBE in _rendered(render, f'{{"{_PROBE}": "cut o'))
 

@@ -1,4 +1,4 @@
-"""Request fields that routes share, and what becomes of those that a route does not have."""
+"""Request fields that routes share, and what happens to fields that a route does not have."""
 
 import functools
 import typing
@@ -189,7 +189,7 @@ class WireModel(pydantic.BaseModel):
 def _screened(
     model: type[WireModel], data: Mapping[str, Any], where: str, warnings: WarningList | None
 ) -> dict[str, Any]:
-    """The fields that a model implements, and of each object among them those that the object does."""
+    """Return the fields that a model implements, and the fields of each object among them."""
     kept = screen(data, model.model_fields, where=where, warnings=warnings)
     for name, inner in _objects_of(model).items():
         if isinstance(value := kept.get(name), dict):
@@ -226,7 +226,7 @@ def _is_whole(value: float) -> bool:
 
 @functools.cache
 def _integer_fields(model: type[WireModel]) -> frozenset[str]:
-    """Those that take integers, and no other numbers."""
+    """Return the fields that take integers and no other numbers."""
     types = {name: field.annotation for name, field in model.model_fields.items()}
     parts = {name: {hint, *typing.get_args(hint)} for name, hint in types.items()}
     return frozenset(name for name, hints in parts.items() if int in hints and float not in hints)
@@ -245,7 +245,7 @@ class StreamOptions(WireModel):
 
 
 class RequestFields(WireModel):
-    """Of a request to a model: where a route does not have such a field, an answer without it could be another."""
+    """Fields of a request to a model. They can change the answer, so a route without one of them refuses it."""
 
 
 class PromptFields(RequestFields):

@@ -21,7 +21,12 @@ _OF_MODEL = (
 
 
 def describe_server(engine: EngineClient, names: Sequence[str], started: float) -> dict[str, Any]:
-    """Whether it serves, and what. Args: names: of the model. started: seconds since the epoch."""
+    """Describe whether the server serves, and which model.
+
+    Args:
+        names: the model's names.
+        started: seconds since the epoch.
+    """
     info = _info(engine)
     values = {} if info is None else dataclasses.asdict(info)
     return {

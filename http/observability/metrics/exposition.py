@@ -44,7 +44,11 @@ class Snapshot:
 
 
 def expose(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
-    """The metrics' text and its content type. Args: accept: the request's Accept header."""
+    """Return the metrics' text and its content type.
+
+    Args:
+        accept: the request's Accept header.
+    """
     registry = CollectorRegistry()
     registry.register(_SnapshotCollector(snapshot))
     encode, content_type = choose_encoder(accept)
@@ -101,7 +105,11 @@ def _share(count: int, total: int) -> float:
 
 
 def _per_kind(read: Callable[[int, int], float]) -> Callable[[EngineStats], Samples]:
-    """A value of decode steps and one of prefill steps. Args: read: of the tokens computed, and those of padding."""
+    """Make a reader of one value for each kind of step.
+
+    Args:
+        read: (computed tokens, tokens of padding) → value.
+    """
 
     def samples(stats: EngineStats) -> Samples:
         verifies = any(step.kind == "verify" for step in stats.steps)
