@@ -15,9 +15,8 @@ WORDS = ("nobody", "whoever", "so many", "befell", "told of", "likewise", "desk"
 EXCEPTIONS: dict[str, str] = {}  # path:word → why it stays: a column of a database, a text that clients read
 
 _BREAK = r"[\s_#/\"']*"
-_WORD = re.compile(
-    "|".join(rf"(?<![a-z]){_BREAK.join(word.split())}" if " " in word else rf"{word}(?!top)" for word in WORDS), re.IGNORECASE
-)
+_FORMS = (rf"(?<![a-z]){_BREAK.join(word.split())}" if " " in word else rf"{word}(?!top)" for word in WORDS)
+_WORD = re.compile("|".join(_FORMS), re.IGNORECASE)
 _SHORT_ARGUMENTS = re.compile(r"\b(?:Args|Attributes): +\w+(?:, \w+)*:")
 _ONLY_A_REFERENCE = re.compile(r"See\s[^.]*(?:\.\w[^.]*)*\.?\s*")
 _DOCSTRING = re.compile(r"""'\"{3}'|(^[ \t]*r?)?\"{3}(.*?)\"{3}""", re.MULTILINE | re.DOTALL)
@@ -33,7 +32,7 @@ def words(path: str, text: str) -> Iterator[str]:
     """`path:word line: text` of each word of the list, in the path of the file as well."""
     lines = text.splitlines()
     for found in _WORD.finditer(path):
-        yield f"{path}:{_listed(found)} 1: the path itself"
+        yield f"{path}:{_listed(found)} {path}: the name of the file"
     for found in _WORD.finditer(text):
         line = text.count("\n", 0, found.start())
         yield f"{path}:{_listed(found)} {path}:{line + 1}: {lines[line].strip()}"
@@ -112,9 +111,10 @@ def test_forms_of_docstrings(text, count):
 
 
 def test_docstrings_are_found_where_python_has_them():
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
     for source in [source for source in SOURCES if re.search(r"[=(\']\s*\"{3}", source.text)]:  # others are easier
-        nodes = (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module))
-        assert {ast.get_docstring(node) for node in nodes} - {None} <= {text for _, text in docstrings(source.text)}
+        expected = {ast.get_docstring(node) for node in ast.walk(source.tree) if isinstance(node, kinds)}
+        assert expected - {None} <= {text for _, text in docstrings(source.text)}
 
 
 def test_every_top_folder_is_read():

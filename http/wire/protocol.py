@@ -245,7 +245,7 @@ class StreamOptions(WireModel):
 
 
 class RequestFields(WireModel):
-    """Fields of a request to a model. They can change the answer, so a route without one of them refuses it."""
+    """Fields of a request to a model. They can change the answer, so a route without one never drops it silently."""
 
 
 class PromptFields(RequestFields):
