@@ -29,7 +29,11 @@ MAX_ITEM_ID = 256
 
 
 def item_id(kind: str, response_id: str, position: int | str) -> str:
-    """An id of its own for each item of a response. Args: position: among its output, or "in" and that of its input."""
+    """Make the id of an item of a response.
+
+    Args:
+        position: its place in the output; of input items, "in" and the place in the input.
+    """
     return f"{_PREFIXES[kind]}_{response_id.removeprefix('resp_')}_{position}"
 
 
@@ -110,7 +114,7 @@ def chat_messages(items: Iterable[tuple[str, Item]]) -> tuple[list[dict[str, Any
         match item["type"]:
             case "reasoning":
                 if turn is not None and turn.keys() - {"role", "reasoning_content"}:
-                    turn = None  # whoever reasons again begins anew
+                    turn = None  # reasoning again begins a new turn
                 said = assistant(path)
                 thoughts.setdefault(id(said), (said, []))[1].append(_reasoning_text(item))
             case "function_call":

@@ -83,7 +83,12 @@ class Sampler:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapsAt:
-    """Attributes: time: seconds since the epoch. maps: of each rank; none: the engine does not answer."""
+    """Maps of the KV pages at one time.
+
+    Attributes:
+        time: seconds since the epoch.
+        maps: one for each rank; none: the engine does not answer.
+    """
 
     time: float
     maps: Sequence[PageMap]
