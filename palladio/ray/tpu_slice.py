@@ -68,8 +68,8 @@ class TpuSlice:
         return float(min(self.num_chips, self.chips_per_host))
 
     def first_bundle(self, num_cpus: float) -> Bundle:
-        """Return the bundle of the replica, on host 0. In a slice of several hosts it takes the slice's only head, so no
-        other replica gets the other hosts meanwhile."""
+        """Return the bundle of the replica, on host 0. In a slice of several hosts it takes the only head, so no other
+        replica gets the other hosts meanwhile."""
         head: Bundle = {f"TPU-{self.pod_type}-head": 1.0} if self.num_hosts > 1 else {}
         return {"CPU": num_cpus, "TPU": self._chips, **head}
 
