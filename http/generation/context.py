@@ -42,21 +42,21 @@ BASE_VALUES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one server. While the model's context is not known, they are the largest."""
+    """Limits of requests; the largest ones while the model's context length is not known."""
 
     engine: EngineClient
     config: HttpConfig
 
     @property
     def max_bytes(self) -> int:
-        """Of a body, or of a line of a batch."""
+        """Bytes of a body, or of a line of a batch."""
         if self.config.max_request_bytes is not None:
             return self.config.max_request_bytes
         return min(BASE_BYTES + TOKEN_BYTES * self._context_length, MOST_BYTES)
 
     @property
     def max_values(self) -> int:
-        """Of its JSON: see json_cost. A prompt of token ids that fits the context fits here."""
+        """Values of its JSON, as `json_cost` counts them: enough for token ids that fill the context."""
         if self.config.max_request_values is not None:
             return self.config.max_request_values
         return BASE_VALUES + self._context_length
@@ -157,7 +157,7 @@ class Context:
 
     @property
     def names(self) -> ModelNames:
-        """Those that the model answers to, ready or not."""
+        """The names that the model answers to, ready or not."""
         return served_names(self.config, self.engine.config)
 
     @property
