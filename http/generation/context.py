@@ -216,7 +216,11 @@ class Call:
 
     @classmethod
     def of(cls, request: Request, warnings: Warnings = NONE_PASS) -> Self:
-        """Args: warnings: of the request's body."""
+        """The call of an HTTP request.
+
+        Args:
+            warnings: warnings about its body.
+        """
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
         state = request.state
         return cls(
@@ -265,7 +269,14 @@ class Endpoint(Generic[B]):
     answer: Callable[[Context, Call, B], Awaitable[Response]]
 
     async def run(self, context: Context, call: Call, body: object) -> Response:
-        """Args: body: decoded JSON. Raises PalladioError and HttpError as the route does."""
+        """Run the route on a body.
+
+        Args:
+            body: decoded JSON.
+
+        Raises:
+            PalladioError, HttpError: as the route does.
+        """
         parsed, warnings = parse_noting(self.model, body, context.note_warning)
         return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
 

@@ -45,7 +45,7 @@ class EngineCore:
 
     Attributes:
         ready: the limits that start-up chose.
-        activity: what the thread is at; whoever compiles during a step says so here.
+        activity: what the thread is at; a compilation during a step is noted here.
 
     Args:
         profiler: what `start_profile` and `stop_profile` ask.
@@ -186,7 +186,7 @@ class EngineCore:
         return self._notify(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
-        """See TokenEngine.steer."""
+        """Apply a control message to the engine; returns tokens that it ended, and the reply."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
         return self._notify(outputs), self._control.answer(message)
@@ -222,17 +222,17 @@ class EngineCore:
         return self._report.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
-        """See Profiler.start."""
+        """Start a profile of the device."""
         self._profiler.start(options)
         self._hooks = StepHooks.of((*self._observers, ProfiledSteps(self._profiler)))
 
     def stop_profile(self) -> ProfileReport | None:
-        """See Profiler.stop."""
+        """Stop the profile under way; None if there is none."""
         self._hooks = StepHooks.of(self._observers)
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
-        """See GetStats."""
+        """Count what the engine holds; with `check_integrity` also check the prefix cache."""
         return self._report.stats(check_integrity=check_integrity, pages=pages)
 
     def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:
