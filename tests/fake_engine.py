@@ -33,6 +33,7 @@ from palladio.runtime.interface.messages.engine_stats import (
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.counts import DraftCounts
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
 from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
@@ -85,7 +86,8 @@ class FakeEngine:
         refuse: raised before any token.
         refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
-        cached_tokens: of a sample, by prompt ids and sample index.
+        cached_tokens: of a sample, by prompt ids and sample index. prefill_delay: seconds after each report of a
+            request's prefill: when it begins, and when it has ended.
         embedding: it makes embeddings (see fake_embedding), and says nothing. embeds: of prompts, if it takes them.
         ranks: data-parallel ones, if there are several. pages: the maps that it has.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
@@ -111,7 +113,7 @@ class FakeEngine:
         self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
-        self.delay = self.first_delay = self.load_seconds = 0.0
+        self.delay = self.first_delay = self.load_seconds = self.prefill_delay = 0.0
         self.holds = False
         self.fail: Exception | None = None
         self.fail_after = 0
@@ -202,6 +204,11 @@ class FakeEngine:
             await asyncio.sleep(self.first_delay)
             while self.holds:
                 await asyncio.sleep(0.01)
+            for index in range(params.n) if options.progress else ():
+                cached = self.cached_tokens(prompt_ids, index)
+                for count in (cached, len(prompt_ids)):
+                    yield _prefill_output(call, index, PrefillProgress(len(prompt_ids), cached, count, 0.25))
+                    await asyncio.sleep(self.prefill_delay)
             samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
             while samples:
                 for sample in list(samples):
@@ -303,6 +310,13 @@ class FakeEngine:
             raise InvalidRequestError("no profile is running")
         folder, self.profile = self.profile.output_dir, None
         return ProfileReport(folder, self.profile_ended_by)
+
+
+def _prefill_output(call: Call, index: int, progress: PrefillProgress) -> RequestOutput:
+    counts = {"prompt_tokens": progress.num_prompt_tokens, "cached_tokens": progress.num_cached}
+    return RequestOutput(
+        *(call.request_id, index, "", [], None, None, None), completion_tokens=0, progress=progress, **counts
+    )
 
 
 class _Sample:

@@ -64,7 +64,7 @@ def responses_router(
             return _json(stored.response if running is None else await background.shown(running))
         first = 0 if starting_after is None else starting_after + 1
         if running is not None:
-            return _events(running.log.follow(first))
+            return _events(running.log.follow(first, context.config.sse_keep_alive_interval))
         if stored.request is not None:
             raise OverloadedError(
                 f"{response_id} runs on another server, or waits to run again after its server stopped; "
@@ -165,7 +165,7 @@ async def _start(
     await response.save()
     first = _json(response.events.response)
     running = background.start(response.run, response.events)
-    return _events(running.log.follow(0)) if body.stream else first
+    return _events(running.log.follow(0, context.config.sse_keep_alive_interval)) if body.stream else first
 
 
 def _json(content: dict[str, Any]) -> Response:

@@ -11,6 +11,7 @@ from palladio.http.generation.chunks import ChatChunks, StreamSettings
 from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
+from palladio.http.generation.progress_chunks import CHAT_CHOICE, with_progress
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
@@ -36,10 +37,10 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     if body.stream:
         stream = await run.start()
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        if run.plan.is_plain:
-            return EventStream(stream, with_warnings(ChatChunks(settings, run.tokenizer), run.warnings))
-        chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
-        return EventStream(stream, with_warnings(chunks, run.warnings))
+        chunks = ChatChunks(settings, run.tokenizer)
+        if not run.plan.is_plain:
+            chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
+        return EventStream(stream, with_warnings(with_progress(chunks, settings, body, CHAT_CHOICE), run.warnings))
     answer = await run.collect()
     outputs, prompt_ids = answer.outputs, run.request.prompt_ids
 

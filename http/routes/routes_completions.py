@@ -21,6 +21,7 @@ from palladio.http.generation.params import (
     sampling_params,
     structured_output,
 )
+from palladio.http.generation.progress_chunks import TEXT_CHOICE, with_progress
 from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
@@ -115,9 +116,10 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        await call.wait(stream.start())
+        await call.wait(stream.start(keeps_alive=True))
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
-        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), read.warnings))
+        chunks = with_progress(CompletionChunks(settings, new_legacy, echoes), settings, body, TEXT_CHOICE)
+        return EventStream(stream, with_warnings(chunks, read.warnings))
     outputs, usage = await call.wait(collect(stream))
 
     def write() -> Response:

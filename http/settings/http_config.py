@@ -63,6 +63,8 @@ class HttpConfig:
         unknown_fields: What to do with fields of a request that are unknown here. warn: the request is answered without
             them; the answer lists them in the field warnings. refuse: a 400.
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
+        sse_keep_alive_interval: Seconds without an event after which a stream of server-sent events gets a comment, so
+            that proxies and clients keep the connection. 0: never.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. Without
             --database-url, one server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in
@@ -138,6 +140,7 @@ class HttpConfig:
     allow_auto_truncate: bool = False
     unknown_fields: Literal["warn", "refuse"] = "warn"
     stream_interval: int = 1
+    sse_keep_alive_interval: float = 15.0
     stream_output: bool = False
     file_storage_path: str | None = None
     database_url: str | None = dataclasses.field(default=None, repr=False)
@@ -187,6 +190,8 @@ class HttpConfig:
             ("--database-lease", self.database_lease),
         ):
             require(0 < seconds < float("inf"), f"{flag} must be > 0 and finite, got {seconds}")
+        is_interval = 0 <= self.sse_keep_alive_interval < float("inf")
+        require(is_interval, f"--sse-keep-alive-interval must be ≥ 0 and finite, got {self.sse_keep_alive_interval}")
         require(self.drain_timeout >= 0, f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
