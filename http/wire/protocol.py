@@ -13,7 +13,7 @@ from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.request.field_tables import METADATA, SAME_AS
-from palladio.runtime.interface.request.foreign_fields import judge
+from palladio.runtime.interface.request.foreign_fields import check_field
 from palladio.runtime.interface.request.sampling_params import (
     MAX_ALLOWED_IDS,
     MAX_LOGIT_BIAS,
