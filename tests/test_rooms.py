@@ -220,6 +220,6 @@ def test_no_folder_is_flat():
     sizes = Counter(source.path.rpartition("/")[0] for source in SOURCES if not source.path.endswith("__init__.py"))
     sizes += Counter(f"benchmarks/{file.parent.name}" for file in (ROOT / "benchmarks").glob("*/*.py"))
     sizes += Counter("benchmarks" for _ in (ROOT / "benchmarks").glob("*.py"))
-    assert sizes["model/layers"] > 10
+    assert sizes["model/layers"] > 5
     assert sizes["benchmarks/serving"] > 10
     check([f"{folder} {size} files" for folder, size in sizes.items() if size > MAX_FILES], LISTS_OF_EQUALS)

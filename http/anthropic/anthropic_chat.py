@@ -126,7 +126,7 @@ def _thinking(body: CountTokensRequest) -> dict[str, Any]:
 
 
 def _check_thread(body: MessagesRequest) -> None:
-    """The code tells Anthropic's SDK to send the whole conversation from now on."""
+    """Refuse `thread`. With this code, Anthropic's SDK sends the whole conversation from now on."""
     if body.thread is not None:
         raise InvalidRequestError(
             "not supported: thread; conversations are not kept here: send all messages, without thread",

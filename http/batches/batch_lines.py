@@ -45,7 +45,7 @@ class LineReader:
         self._max_values = max_values
 
     async def chunks(self) -> AsyncGenerator[list[Line], None]:
-        """All lines but blank ones, a few at a time; JSON is read beside the event loop.
+        """Yield all lines but blank ones, a few at a time; threads parse the JSON.
 
         Raises:
             OSError, HttpError: the file cannot be read.
@@ -114,7 +114,7 @@ class LineReader:
         finally:
             seconds = time.perf_counter() - begun
             if seconds > _SHORT:
-                time.sleep(seconds)  # line after line, others would wait for one at every turn
+                time.sleep(seconds)  # so other threads get the interpreter's lock between long lines
         if not isinstance(value, dict):
             fault = Fault("invalid_json_line", f"line {number} is not a JSON object")
             return Line(number, fault=fault, is_object=False)

@@ -58,11 +58,11 @@ class LineSlots:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineRunner:
-    """Of one batch.
+    """Runs lines of one batch on the engine.
 
     Attributes:
         now: seconds since the epoch.
-        crashes: line → how often the engine failed while it had it.
+        crashes: line → how often the engine failed while it ran this line.
     """
 
     context: Context

@@ -219,7 +219,11 @@ def given_prompt(
 
 
 def engine_names(body: ChatRequest, grammar_field: str) -> FieldMap:
-    """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
+    """Map the engine's field names to those of a chat request.
+
+    Args:
+        grammar_field: the field that asks for the grammar.
+    """
     paths = {"max_tokens": _limit_name(body), "logprobs": "top_logprobs", "grammar": grammar_field}
     paths["prompt"] = "messages" if body.input_ids is None else "input_ids"
     return FieldMap(paths=paths | ({"tools": "functions", "tool_choice": "function_call"} if body.functions else {}))

@@ -22,7 +22,7 @@ class ReasoningPlan:
 
     Attributes:
         family: None: nothing is known to be reasoning.
-        template_kwargs: variables for the chat template, beside the request's own.
+        template_kwargs: variables for the chat template, in addition to the request's own.
         budget: most tokens of reasoning.
         separates: reasoning is not content.
         includes: it is answered at all.
@@ -118,7 +118,7 @@ class _AskedReasoning:
 
     Attributes:
         effort: None: nothing is said.
-        switch: reasoning on or off; None: likewise.
+        switch: reasoning on or off; None: nothing is said.
         switches_by_effort: no other field says so.
         budget: None: none.
     """
@@ -195,7 +195,7 @@ class _AskedReasoning:
 
 
 def _agree(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """The value that is given, and its field: any of those that say the same.
+    """The value that is given, and its field: any of the fields that say the same.
 
     Raises:
         InvalidRequestError: two of them differ.

@@ -42,21 +42,21 @@ BASE_VALUES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one server. While the model's context is not known, they are the largest."""
+    """Limits of requests; the largest ones while the model's context length is not known."""
 
     engine: EngineClient
     config: HttpConfig
 
     @property
     def max_bytes(self) -> int:
-        """Of a body, or of a line of a batch."""
+        """Bytes of a body, or of a line of a batch."""
         if self.config.max_request_bytes is not None:
             return self.config.max_request_bytes
         return min(BASE_BYTES + TOKEN_BYTES * self._context_length, MOST_BYTES)
 
     @property
     def max_values(self) -> int:
-        """Of its JSON: see json_cost. A prompt of token ids that fits the context fits here."""
+        """Values of its JSON, as `json_cost` counts them: enough for token ids that fill the context."""
         if self.config.max_request_values is not None:
             return self.config.max_request_values
         return BASE_VALUES + self._context_length
@@ -157,7 +157,7 @@ class Context:
 
     @property
     def names(self) -> ModelNames:
-        """Those that the model answers to, ready or not."""
+        """The names that the model answers to, ready or not."""
         return served_names(self.config, self.engine.config)
 
     @property
@@ -216,7 +216,11 @@ class Call:
 
     @classmethod
     def of(cls, request: Request, warnings: Warnings = NONE_PASS) -> Self:
-        """Args: warnings: of the request's body."""
+        """The call of an HTTP request.
+
+        Args:
+            warnings: warnings about its body.
+        """
         headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
         state = request.state
         return cls(
@@ -265,7 +269,14 @@ class Endpoint(Generic[B]):
     answer: Callable[[Context, Call, B], Awaitable[Response]]
 
     async def run(self, context: Context, call: Call, body: object) -> Response:
-        """Args: body: decoded JSON. Raises PalladioError and HttpError as the route does."""
+        """Run the route on a body.
+
+        Args:
+            body: decoded JSON.
+
+        Raises:
+            PalladioError, HttpError: as the route does.
+        """
         parsed, warnings = parse_noting(self.model, body, context.note_warning)
         return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
 

@@ -155,7 +155,11 @@ class EventStream(Response):
         before_end: Callable[[], Awaitable[None]] = _nothing,
         media_type: str = "text/event-stream",
     ) -> None:
-        """Args: before_end: what must be done before the last events say that all went well."""
+        """Stream the events of an output.
+
+        Args:
+            before_end: what must be done before the last events report success.
+        """
         super().__init__(None, headers=HEADERS, media_type=media_type)
         del self.headers["content-length"]
         self._stream = stream
@@ -170,8 +174,12 @@ class EventStream(Response):
                 return  # the client is gone
 
     async def _run(self, send_head: Send, state: Mapping[str, Any]) -> None:
-        """Args: state: of the scope. Its `send` goes past the layers that only look at a response's head; its `pipe`,
-        where the server has one, past ASGI as well."""
+        """Send the events.
+
+        Args:
+            state: the scope's state. Its `send` skips the layers that only look at a response's head; its `pipe`,
+                where the server has one, skips ASGI as well.
+        """
         send: Send = state["send"]
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         keep_alive = KeepAlive(self._stream.keep_alive, send, state.get(PIPE))

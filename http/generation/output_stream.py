@@ -76,7 +76,7 @@ class OutputStream:
 
     @property
     def n(self) -> int:
-        """Of each prompt, where all have the same: everywhere but /generate."""
+        """Samples of each prompt; everywhere but /generate all prompts have the same number."""
         return self._requests[0].params.n
 
     @property
@@ -160,7 +160,11 @@ class OutputStream:
         self._context.engine.attach(self._requests[0].scoped_id, take)
 
     def end_record(self, error: BaseException | None = None) -> None:
-        """Nothing comes any more, and the client does not know it yet. Args: error: what ended it early."""
+        """End the record before the client gets the last event.
+
+        Args:
+            error: what ended it early.
+        """
         if self._record is not None:
             self._record.end(error)
             if error is not None and self._origin is not None:

@@ -49,8 +49,8 @@ def sampling_params(
 
 
 def default_length(params: SamplingParams, defaults: Mapping[str, Any], of_route: int | None = None) -> int | None:
-    """Of a GenerationRequest: max_tokens where the client gives none, which makes way for a long prompt; None: the
-    client gives one, or it is all that the context still holds."""
+    """Return a GenerationRequest's default of max_tokens, which shrinks for a long prompt; None: the client gives
+    max_tokens, or the rest of the context is the limit."""
     return defaults.get("max_tokens", of_route) if params.max_tokens is None else None
 
 
@@ -108,7 +108,7 @@ _STRUCTURED: Mapping[str, GrammarKind] = {  # in vLLM's structured_outputs
     "structural_tag": "structural_tag",
 }
 _WHITESPACE = ("whitespace_pattern", "disable_any_whitespace")
-_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # what response_format has beside its type
+_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # other fields of a response_format of this type
     "text": (),
     "json_object": ("schema",),
     "json_schema": ("json_schema",),

@@ -117,11 +117,15 @@ class PairScorer:
         return embedding_requests(names, prompts, self.call, self.body)
 
     async def _encode(self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int) -> list[list[int]]:
-        """Args: reserved: tokens that are to be generated."""
+        """Make and tokenize the prompts.
+
+        Args:
+            reserved: tokens of the context that are kept for the answer.
+        """
         truncation = self._truncation(reserved)
 
         def encode() -> list[list[int]]:
-            """One prompt after the other: a long query beside many documents would be more than memory holds."""
+            """Encode one prompt after the other: a long query with each of many documents may not fit in memory."""
             prompts = (pair_prompt(form, query, document, self.instruction) for query, document in pairs)
             return [self._encode_one(prompt, truncation) for prompt in prompts]
 
@@ -224,7 +228,7 @@ async def run_requests(
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """OpenAI's, of prompts alone: what is generated to read a probability from it is not told."""
+    """Return OpenAI's usage of the prompts; tokens generated to read a probability do not count."""
     num_tokens = sum(output.prompt_tokens for output in outputs)
     cached = sum(output.cached_tokens for output in outputs)
     return {

@@ -157,7 +157,7 @@ class TextEncoder:
         return None if spans is None else truncation.cut(spans, *(self._find_frame() if add_special_tokens else ()))
 
     def encode_pair(self, first: str, second: str, add_special_tokens: bool, limit: int | None) -> list[int]:
-        """Of two texts, see `Tokenizer.encode_pair`.
+        """Encode two texts together, as `Tokenizer.encode_pair` does.
 
         Raises:
             ContextLengthError, InvalidRequestError: as `encode`.

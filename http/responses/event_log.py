@@ -1,4 +1,4 @@
-"""EventLog: the events of an answer that is made in the background, for whoever wants to follow it."""
+"""EventLog: the events of an answer that is made in the background, for clients that follow it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,11 @@ class EventLog:
         return b"".join(self._events)
 
     def add(self, events: bytes) -> None:
-        """Args: events: one or several, or none, each to its end."""
+        """Add events.
+
+        Args:
+            events: any number of whole events.
+        """
         if events:
             self._events += split_events(events)
             self._wake()
@@ -30,12 +34,17 @@ class EventLog:
         self._closed = True
         self._wake()
 
+<<<<<<< HEAD
     async def follow(self, first: int, keep_alive: float = 0.0) -> AsyncIterator[bytes]:
         """The events from number `first` on: those that are there, and then those that come.
 
         Args:
             keep_alive: seconds without an event after which a comment comes; 0: none comes.
         """
+=======
+    async def follow(self, first: int) -> AsyncIterator[bytes]:
+        """Yield the events from number `first` on, as they come."""
+>>>>>>> int
         while True:
             changed = self._changed
             if first < len(self._events):

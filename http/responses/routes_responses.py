@@ -130,7 +130,7 @@ async def complete_response(context: Context, call: Call, body: ResponseRequest)
 
     Raises:
         PalladioError: what went wrong before the status was sent.
-        HttpError: likewise, or the client went away.
+        HttpError: the same, or the client went away.
     """
     if body.background:
         raise InvalidRequestError("background: true is not possible here; leave it out", param="background")
@@ -159,7 +159,7 @@ async def _start(
 ) -> Response:
     if body.store is False:
         raise InvalidRequestError(
-            "background: true needs store: true; otherwise nobody could retrieve the response", param="store"
+            "background: true needs store: true; otherwise the response could not be retrieved", param="store"
         )
     response = await ResponseRun.prepare(context, call.detached(), body, store)
     await response.save()

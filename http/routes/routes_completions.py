@@ -39,7 +39,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompletionInput:
-    """What the engine is to be told.
+    """The prompts and parameters for the engine.
 
     Attributes:
         prompts: as they were given. prompt_ids: as token ids.
@@ -140,7 +140,11 @@ def _answer(
     output: RequestOutput,
     echoes: list[str] | None,
 ) -> dict[str, Any]:
-    """A choice with all that is told of it. Args: outputs: of all samples."""
+    """Make a whole choice.
+
+    Args:
+        outputs: the outputs of all samples.
+    """
     params, prompt_ids, position = read.params, read.prompt_ids, output.index // read.params.n
     scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
     answer = _choice(body, output, prompt_ids[position], echoes[position] if echoes else None)
@@ -201,7 +205,11 @@ def _legacy(
     echoes: list[str] | None,
     position: int,
 ) -> LegacyLogprobs:
-    """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
+    """Return the arrays of log-probabilities of a prompt's choice.
+
+    Args:
+        position: the prompt's.
+    """
     return LegacyLogprobs(
         context.facts.tokenizer,
         params,

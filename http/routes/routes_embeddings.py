@@ -124,7 +124,7 @@ async def _answer(
     """
     Args:
         names: what the client calls the engine's fields.
-        write: the answer, of the prompts' outputs and their vectors; called beside the event loop.
+        write: (outputs of the prompts, their vectors) → answer; called in a thread.
     """
     spec = context.require_embedding()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)

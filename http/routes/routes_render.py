@@ -60,7 +60,7 @@ async def _render_completion(context: Context, call: Call, body: RenderCompletio
 async def _offsets(
     context: Context, body: _Body, request: GenerationRequest, prompt: str | list[int] | None, *, is_framed: bool
 ) -> list[tuple[int, int]] | None:
-    """Of each token of the prompt, the characters of the text it was made of; None: not asked for, or not known.
+    """Return the characters of the text that each token of the prompt covers; None: not asked for, or not known.
 
     Args:
         is_framed: the tokenizer put its special tokens around the text.

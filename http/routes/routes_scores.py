@@ -53,7 +53,7 @@ async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
 
 
 def _given_pairs(body: ScoreRequest) -> tuple[list[tuple[str, str]], str]:
-    """The pairs, and what the client calls the second texts. One text stands beside each of several.
+    """Return the pairs, and the client's name for the second texts. A single text is paired with each of several.
 
     Raises:
         InvalidRequestError: they are not given under two names that belong together, one is empty, or they are not as
@@ -110,7 +110,7 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
     with_special = body.add_special_tokens is not False
 
     def encode() -> list[list[int]]:
-        """One prompt after the other: a long query beside many items would be more than memory holds."""
+        """Encode one prompt after the other: a long query with each of many items may not fit in memory."""
         texts_or_ids = ((item + query if body.item_first else query + item) for item in items)
         return [encode_prompt(encoder, prompt, with_special, truncation) for prompt in texts_or_ids]
 
@@ -139,7 +139,7 @@ def _check_num_scores(count: int) -> None:
 
 
 def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
-    """Of prompts that are all texts, or all token ids."""
+    """Return the query and the items, which are all texts or all token ids."""
     query, items = body.query, body.items
     for name, value in (("query", query), ("items", items)):
         if value is None or value == []:
@@ -180,13 +180,17 @@ async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response
 
 
 async def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
-    """Args: limit: most tokens of a document that are looked at; None: all."""
+    """Cut documents to their first tokens.
+
+    Args:
+        limit: tokens of each document; None: all.
+    """
     if limit is None:
         return documents
     if limit < 1:
         raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
     tokenizer, encoder = context.facts.tokenizer, context.encoder
-    truncation = Truncation(limit + 1, keeps_end=False)  # one more tells that there is more
+    truncation = Truncation(limit + 1, keeps_end=False)  # one more shows that there is more
 
     def cut(document: str) -> str:
         ids = encoder.encode(document, False, truncation)

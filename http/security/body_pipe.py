@@ -41,6 +41,10 @@ class BodyPipe:
         return self._flow.write_paused
 
     def write(self, data: bytes) -> None:
-        """Args: data: not empty."""
+        """Write a piece of the body.
+
+        Args:
+            data: not empty.
+        """
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write = time.monotonic()

@@ -28,7 +28,11 @@ class FieldMap:
     outer: "FieldMap | None" = None
 
     def within(self, outer: "FieldMap") -> Self:
-        """Args: outer: the map of the form that this one was translated from."""
+        """This map inside another form.
+
+        Args:
+            outer: the map of the form that this one was translated from.
+        """
         return dataclasses.replace(self, outer=outer if self.outer is None else self.outer.within(outer))
 
     def name(self, path: str) -> str:

@@ -7,7 +7,7 @@ class Command(NamedTuple):
     """Attributes:
     module, function: what runs it, imported when it is needed: signals are to be handled before that.
     summary: a line of the help. usage: what follows the command's name.
-    takes_serve_flags: beside its own.
+    takes_serve_flags: in addition to its own.
     """
 
     group: str

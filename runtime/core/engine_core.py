@@ -46,7 +46,7 @@ class EngineCore:
 
     Attributes:
         ready: the limits that start-up chose.
-        activity: what the thread is at; whoever compiles during a step says so here.
+        activity: what the thread is at; a compilation during a step is noted here.
 
     Args:
         profiler: what `start_profile` and `stop_profile` ask.
@@ -187,7 +187,7 @@ class EngineCore:
         return self._notify(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
-        """See TokenEngine.steer."""
+        """Apply a control message to the engine; returns tokens that it ended, and the reply."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
         return self._notify(outputs), self._control.answer(message)
@@ -223,16 +223,16 @@ class EngineCore:
         return self._report.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
-        """See Profiler.start."""
+        """Start a profile of the device."""
         self._profiler.start(options)
         self._hooks.include(self._profiled_steps)
 
     def stop_profile(self) -> ProfileReport | None:
-        """See Profiler.stop."""
+        """Stop the profile under way; None if there is none."""
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
-        """See GetStats."""
+        """Count what the engine holds; with `check_integrity` also check the prefix cache."""
         return self._report.stats(check_integrity=check_integrity, pages=pages)
 
     def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:

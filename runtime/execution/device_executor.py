@@ -77,8 +77,11 @@ class DeviceExecutor:
         self._put(**fresh._replace(head=state.head, all_allowed=state.all_allowed)._asdict())
 
     def use_weights(self, weights: Weights) -> None:
-        """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
-        that reads them may be called."""
+        """Replace the weights that later calls read; the earlier ones are deleted.
+
+        Args:
+            weights: weights of the same shapes, or none: then no program that reads them may be called.
+        """
         _delete(self.state.weights)
         self._put(weights=weights, head=self.programs.design.head.select(weights) if weights else ())
 

@@ -64,7 +64,7 @@ class TokenEngine(Protocol):
     def has_work(self) -> bool: ...
     @property
     def spare_seconds(self) -> float:
-        """How long the next step need not be begun; whoever comes meanwhile takes part in it."""
+        """How long the next step may wait; requests that arrive meanwhile take part in it."""
 
     def step(self) -> Sequence[NewTokens]: ...
     def close(self, failure: str = "") -> None:

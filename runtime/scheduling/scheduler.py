@@ -90,7 +90,7 @@ class Scheduler:
 
     @property
     def schedulers(self) -> Sequence["Scheduler"]:
-        """Of each data-parallel rank."""
+        """The scheduler of each data-parallel rank."""
         return (self,)
 
     @property
@@ -113,7 +113,7 @@ class Scheduler:
 
     @property
     def events(self) -> list[TreeEvents]:
-        """Of the prefix cache, if its pages are published."""
+        """Events of the prefix cache, if its pages are published."""
         return [] if self.cache.events is None else [self.cache.events]
 
     def use(self, buckets: Buckets, compile_seconds: float) -> None:
@@ -208,8 +208,13 @@ class Scheduler:
         return None if batch is None else self.cache.with_copies(batch)
 
     def process(self, step: ScheduledStep, read: Sequence[SampledRows]) -> list[NewTokens]:
-        """Takes a step's tokens into its requests, ends those that are done, and returns what is new. What was read of
-        the rows that sample is no longer the caller's. Args: read: of the batch of each rank: one."""
+        """Take a step's tokens into its requests, end those that are done, and return what is new.
+
+        The call takes the sampled rows over: the caller must not use them again.
+
+        Args:
+            read: sampled rows of each rank's batch: one.
+        """
         assert isinstance(step, ScheduledBatch), "this is the scheduler of one rank"
         (rows,) = read
         self.cache.confirm(step)
@@ -225,7 +230,7 @@ class Scheduler:
         assert all(request.slot == 0 and not request.pages for request in self.waiting)
 
     def stats(self) -> list[RankStats]:
-        """Of each rank, without the throughput: StepLogger knows it."""
+        """Counters of each rank, without the throughput, which StepLogger knows."""
         stats = dataclasses.replace(
             self.cache.stats(),
             num_running=len(self.running),
@@ -239,7 +244,7 @@ class Scheduler:
         return [stats]
 
     def page_maps(self) -> list[PageMap]:
-        """Of each rank."""
+        """The page map of each rank."""
         return [map_pages(self.cache, list(self.running))]
 
     # Of a rank alone

@@ -35,7 +35,7 @@ logger = logging.getLogger("palladio.engine")
 def main() -> int:
     """Returns the exit code, see run_worker."""
     configure_logging("info")
-    logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
+    logging.getLogger("absl").setLevel(logging.WARNING)  # orbax logs every step
     source, out, dtype, quantization = sys.argv[1:]
     return run_worker(lambda: _convert(_find(source), Path(out).expanduser(), dtype, quantization or None))
 

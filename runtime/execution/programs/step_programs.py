@@ -53,7 +53,11 @@ class _ForwardStep(Program):
         return {**donated, "page_tokens": state.page_tokens}, inputs
 
     def step(self, weights: Weights, *arguments: Any) -> Results:
-        """Args: arguments: of forward_step, after the model."""
+        """Run the forward step.
+
+        Args:
+            arguments: those of forward_step after the model.
+        """
         model, page_size = self.design.unflatten(weights), self.design.shape.page_size
         state, *hidden = forward_step(model, *arguments, layout=self._layout, page_size=page_size)
         return state, hidden, None
@@ -64,7 +68,7 @@ class _ForwardStep(Program):
 
 
 class Forward(_ForwardStep):
-    """Of a prefill step, or of a decode step whose tokens `Sample` makes. Takes packed i32[layout.size]."""
+    """Forward pass of a prefill step, or of a decode step that `Sample` follows. Takes packed i32[layout.size]."""
 
     kind = "forward"
 
@@ -95,7 +99,7 @@ class Forward(_ForwardStep):
 
 
 class ForwardMedia(_ForwardStep):
-    """Of a prefill step in which rows of the pool stand in the place of some tokens' embeddings.
+    """Forward pass of a prefill step in which rows of the pool replace some tokens' embeddings.
 
     Takes packed i32[layout.size] and the rows' numbers i32[T], see ForwardBatch.
     """

@@ -53,13 +53,16 @@ class RankAxis:
 
     @property
     def state(self) -> NamedSharding:
-        """Of what each rank has its part of, along the first axis, and each device of a rank all of that."""
+        """Sharding of per-rank arrays: divided by rank along the first axis, replicated within a rank."""
         return ShardingRules().sharding(self.mesh, ("ranks",))
 
     @property
     def exchanged(self) -> NamedSharding:
-        """Of what goes to and comes from the host: by rank; where ranks are on different hosts every device has all of
-        it, because a host neither gives nor reads a part of an array."""
+        """Sharding of arrays that go to and come from the host: divided by rank.
+
+        Where ranks are on different hosts every device has the whole array, because a host neither gives nor reads a
+        part of an array.
+        """
         is_whole = self.num_ranks == 1 or self.mesh.is_multi_process
         return ShardingRules().sharding(self.mesh, () if is_whole else ("ranks",))
 
@@ -197,12 +200,12 @@ class DeviceShape:
         checks_cache: whether pages will be compared.
         dtype: of hidden states.
         cache: of the KV cache.
-        mesh: the devices. target: their kind, for what XLA is told of programs.
+        mesh: the devices. target: their kind, for the compiler options of programs.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
         proposer: of drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
-        joined_rows: decode steps of so many rows or fewer have programs that sample as well; see PlatformDefaults.
+        joined_rows: decode steps of at most this many rows have programs that sample as well; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
         hidden_size: numbers of a row (D).
         num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
@@ -307,7 +310,7 @@ class DeviceShape:
         return tables, lengths, sampler, pooled, embeds, *drafting
 
     def _slot_shardings(self) -> tuple[Any, ...]:
-        """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
+        """Shardings of `_slot_state`; arrays with a column for each token are split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
@@ -316,5 +319,5 @@ class DeviceShape:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
+    """Bytes that one device holds of arrays or ShapeDtypeStructs with shardings."""
     return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

@@ -56,7 +56,11 @@ class FinishReason:
         return cls("abort", message=str(error), status=400, param=error.param, parts=error.message.parts)
 
     def error(self, otherwise: str) -> PalladioError:
-        """What an abort comes to. Args: otherwise: the message, where it has none."""
+        """The error of an abort.
+
+        Args:
+            otherwise: the message if the abort has none.
+        """
         return request_error(self.status, self.message or otherwise, self.param, self.parts)
 
 
@@ -101,7 +105,11 @@ class TokenOutput:
         self.finish, self.times, self.trace = finish, times, trace
 
     def tell(self, timeline: Timeline) -> None:
-        """Args: timeline: of what came since the last output."""
+        """Add the timeline of what happened since the last output.
+
+        Args:
+            timeline: its entries.
+        """
         self.trace = self.trace or RequestTrace()
         self.trace.tell(timeline)
 
@@ -117,7 +125,7 @@ class PlainTokens:
     """New tokens of requests of which there is nothing else to tell: they have begun, and none of them ends.
 
     Attributes:
-        request_ids: the engine-side ids, each once. Nobody changes the list: the next step may give the same one.
+        request_ids: the engine-side ids, each once. The list must not be changed: the next step may give the same one.
         token_ids: all of them as the bytes of i32 numbers, one request after the other.
         counts: how many each request has, at least one; None: one each.
         place: in a message, how many of its other outputs come before.
@@ -130,7 +138,11 @@ class PlainTokens:
 
     @classmethod
     def of(cls, request_ids: list[str], token_ids: Sequence[list[int]], place: int = 0) -> Self:
-        """Args: token_ids: of each request."""
+        """The tokens of several requests.
+
+        Args:
+            token_ids: new token ids of each request.
+        """
         counts = list(map(len, token_ids))
         packed = array("i", itertools.chain.from_iterable(token_ids)).tobytes()
         return cls(request_ids, packed, None if len(packed) == 4 * len(counts) else counts, place)
@@ -148,8 +160,8 @@ NewTokens = TokenOutput | PlainTokens
 
 
 def one_by_one(outputs: Iterable[NewTokens]) -> list[NewTokens]:
-    """The same tokens, those of each request in order, an output for each. What else is told of a request comes with
-    its last one. Where a timeline is told, tokens stay together: it is of all of them."""
+    """The same tokens, those of each request in order, an output for each. Other facts about a request come with
+    its last one. Tokens with a timeline stay together, since it is about all of them."""
     found: list[NewTokens] = []
     for output in outputs:
         if isinstance(output, PlainTokens) and output.counts is None:

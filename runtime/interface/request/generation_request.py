@@ -68,7 +68,7 @@ class RequestOptions:
 
         Args:
             cache_salt, extra_key: two names of one thing, vLLM's and SGLang's; of two salts both must match.
-            owner: no field of a caller's; whoever serves it says who it is.
+            owner: who sent the request; the server sets it, never a caller's field.
 
         Raises:
             InvalidRequestError: a value is of the wrong type or out of range; `param` names it.

@@ -51,7 +51,11 @@ class ScheduledRow(NamedTuple):
         return self.revision != self.request.revision
 
     def read(self, count: int) -> None:
-        """It has been read. Args: count: tokens that it gave."""
+        """Note that the row has been read.
+
+        Args:
+            count: tokens that it gave.
+        """
         columns, slot = self.request.columns, self.request.slot
         self.request.note_unread(-1)
         if self.num_drafts and columns is not None:  # one that is retracted has none
@@ -59,7 +63,11 @@ class ScheduledRow(NamedTuple):
 
 
 class Pages(Protocol):
-    """Who gives requests pages. Attributes: snapshots: of states, at the ends of pages; None: there are none."""
+    """Gives requests pages.
+
+    Attributes:
+        snapshots: copies of states at the ends of pages; None without states.
+    """
 
     @property
     def snapshots(self) -> object | None: ...
@@ -140,8 +148,13 @@ class DecodeRows:
 
     @classmethod
     def plan_several(cls, running: RunningRequests, slots: Slots, most: int, pages: Pages) -> Self:
-        """Plans a row of `most` tokens for each slot, or fewer at its end; of one where there are too few pages. Where
-        states are copied, none goes over the end of a page. Args: slots: of running requests."""
+        """Plan a row of `most` tokens for each slot, or fewer at its end; one token where there are too few pages.
+
+        Where states are copied, no row goes over the end of a page.
+
+        Args:
+            slots: slots of running requests.
+        """
         columns, steady = running.columns, running.steady_rows(slots)
         slots = slots if steady is None else steady.slots
         computed = columns.computed[slots]
@@ -275,12 +288,12 @@ class ScheduledBatch:
 
     @property
     def batches(self) -> tuple["ScheduledBatch | None", ...]:
-        """See JointStep."""
+        """The batch of each rank: this one."""
         return (self,)
 
     @property
     def parts(self) -> list[tuple[int, "ScheduledBatch"]]:
-        """See JointStep."""
+        """Each rank that runs, with its batch: rank 0 with this one."""
         return [(0, self)]
 
     @property
@@ -295,7 +308,7 @@ class ScheduledBatch:
 
     @property
     def requests(self) -> Iterator[Request]:
-        """Of all rows."""
+        """The requests of all rows."""
         return itertools.chain(self.decodes.requests, (row.request for row in self.chunks))
 
 
@@ -337,12 +350,12 @@ class JointStep:
 
     @property
     def rows(self) -> list[ScheduledRow]:
-        """Of all ranks."""
+        """The rows of all ranks."""
         return list(itertools.chain.from_iterable(batch.rows for _, batch in self.parts))
 
     @property
     def requests(self) -> Iterator[Request]:
-        """Of all rows."""
+        """The requests of all rows."""
         return itertools.chain.from_iterable(batch.requests for _, batch in self.parts)
 
 

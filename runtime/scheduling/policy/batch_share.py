@@ -71,7 +71,11 @@ class BatchShare:
         return self.num_background > 0 and not self.num_foreground
 
     def watch(self, requests: Sized) -> None:
-        """Counts a rank's requests. Args: requests: all that have not ended, now and later."""
+        """Count a rank's requests.
+
+        Args:
+            requests: the live collection of all that have not ended.
+        """
         self._requests.append(requests)
 
     def count(self, change: int) -> None:
@@ -122,7 +126,7 @@ class BatchShare:
         return next(size for size in reversed(buckets.decode) if size <= own or self._is_known(size, limit))
 
     def max_prefill_tokens(self, buckets: Buckets) -> int:
-        """Of a step of background requests alone; a bucket that has not been used yet may be tried."""
+        """Most prefill tokens of a step of background requests alone; an unused bucket may be tried."""
         sizes = reversed(buckets.prefill)
         fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
         return next(fitting, buckets.prefill[0]).num_tokens
@@ -210,8 +214,13 @@ class StepMix(NamedTuple):
 
 
 def expect_foreground(share: BatchShare, ranks: Sequence[RunningRequests]) -> None:
-    """Looks at the foreground rows of several ranks before a step of theirs is planned: a rank with fewer rows than
-    another, or none, has as many in the step's bucket as that one. Args: share: that of all ranks."""
+    """Count the foreground rows of several ranks before their joint step is planned.
+
+    A rank with fewer rows than another, or none, has as many in the step's bucket as that one.
+
+    Args:
+        share: the one share of all ranks.
+    """
     found = [StepMix(share, running).foreground() for running in ranks]
     needs = functools.reduce(operator.or_, (each.needs for each in found))
     share.expect(_Foreground(max(each.num_rows for each in found), needs))

@@ -76,7 +76,11 @@ class KVBudget:
         return min(self._limits.max_running, buckets.max_requests)
 
     def next_waiting(self, step_class: StepClass, budget: int) -> Request | None:
-        """The request to admit next; None: none in this step. Args: budget: prompt tokens that the step has left."""
+        """Choose the request to admit next; None: none in this step.
+
+        Args:
+            budget: prompt tokens that the step has left.
+        """
         request = self._waiting.peek()
         if request is None or (step_class == "foreground" and request.given.options.background):
             return None

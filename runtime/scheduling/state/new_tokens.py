@@ -34,18 +34,22 @@ class SampledRows:
     alone: Mapping[int, TokenOutput]
 
     def num_tokens(self, number: int) -> int:
-        """Of one row."""
+        """How many new tokens one row has."""
         return len(self.alone[number].token_ids) if number in self.alone else len(self.tokens(number))
 
     def tokens(self, number: int) -> list[int]:
-        """Of one row; none, if it does not sample."""
+        """New tokens of one row; empty if it does not sample."""
         if number >= len(self.token_ids):
             return []
         tokens: list[int] = self.token_ids[number].tolist()
         return tokens if self.counts is None else tokens[: self.counts[number]]
 
     def output(self, number: int, request: Request) -> TokenOutput:
-        """Of one row. Args: request: its own."""
+        """The output of one row.
+
+        Args:
+            request: the row's request.
+        """
         return self.alone[number] if number in self.alone else request.output(self.tokens(number))
 
     def plain(self, columns: SlotColumns, slots: Slots, taken: Mask, num_taken: int) -> PlainTokens:

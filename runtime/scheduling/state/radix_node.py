@@ -17,7 +17,12 @@ PageKey = tuple[int | MediaKey, ...]  # the S token ids of one page, and what it
 
 
 def media_keys(keys: Sequence[PageKey], page_size: int, first_page: int, media: Iterable[Media]) -> Iterator[PageKey]:
-    """The keys of pages that may hold parts of media. Args: keys: of their ids. first_page: the first one's number."""
+    """Yield the keys of pages that may hold parts of media.
+
+    Args:
+        keys: keys by token ids alone.
+        first_page: number of the first page.
+    """
     for page, key in enumerate(keys, first_page):
         begin, end = page * page_size, (page + 1) * page_size
         held = (part for part in media if part.start < end and part.stop > begin)
@@ -112,7 +117,11 @@ def num_common(ours: Sequence[PageKey], theirs: Sequence[PageKey]) -> int:
 
 
 def count_locks(locked: Iterable[RadixNode]) -> collections.Counter[RadixNode]:
-    """Of each node below the roots how many hold it, or a node below it. Args: locked: each one once per lock."""
+    """Count for each node below the roots how many locks hold it or a node below it.
+
+    Args:
+        locked: locked nodes, each one once per lock.
+    """
     locks: collections.Counter[RadixNode] = collections.Counter()
     for holder in locked:
         at = holder

@@ -20,7 +20,7 @@ class StopStrings:
     @classmethod
     @functools.lru_cache(maxsize=16)
     def of(cls, strings: tuple[str, ...]) -> "StopStrings":
-        """Of a request: all of its samples look for the same ones."""
+        """The automaton of a request's stop strings, shared by its samples."""
         return cls(strings)
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -148,7 +148,7 @@ class Marks:
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, *marks: str) -> "Marks":
-        """Of strings that most requests look for."""
+        """The marks for strings that most requests look for."""
         return cls(marks)
 
     def __init__(self, marks: Sequence[str]) -> None:
