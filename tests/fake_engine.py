@@ -97,6 +97,7 @@ class FakeEngine:
         asked_explain: for each question, the request ids.
         num_tokens: that it has said.
         steered: what `model` has asked for; with `steer_error` the answer is this refusal.
+        configured: settings of its process that were asked for.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -137,6 +138,7 @@ class FakeEngine:
         self._fast_paths: dict[str, FastPath] = {}
         self.steered: list[tuple[object, ...]] = []
         self.steer_error = ""
+        self.configured: list[tuple[int | None, bool]] = []
         self.model = ModelSwitch(self._steer, self.abort, "default")
 
     @classmethod
@@ -299,6 +301,9 @@ class FakeEngine:
             )
             for index in range(call.params.n)
         }
+
+    async def configure_process(self, log_level: int | None = None, *, freeze_gc: bool = False) -> None:
+        self.configured.append((log_level, freeze_gc))
 
     async def start_profile(self, options: ProfileOptions) -> None:
         if self.profile is not None:

@@ -45,7 +45,7 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     outputs, prompt_ids = answer.outputs, run.request.prompt_ids
 
     def write() -> Response:
-        choices = [_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
+        choices = [chat_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
         fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
         fields |= run.warnings.fields()
         if body.prompt_logprobs is not None:
@@ -60,7 +60,8 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     return await run_encoding(write, answer_size(outputs, [prompt_ids] if body.return_token_ids else ()))
 
 
-def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+def chat_choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+    """One of an answer's choices."""
     logprobs = chat_logprobs(run.tokenizer, output.logprobs or []) if run.request.params.logprobs is not None else None
     fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
     fields |= finish_fields(output.finish, has_calls=bool(message.calls))

@@ -21,7 +21,7 @@ _NO_BUCKET = (  # without what was given, in which somebody may have put a secre
     "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
     "and . _ - only; credentials belong into the environment"
 )
-_LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class HttpConfig:
         api_key_file: File of further keys, one per line (# starts a comment), with or without NAME:. Read again when it
             changes.
         admin_api_key: Key for the routes that control the server (/flush_cache, /abort_request, /start_profile,
-            /stop_profile, and those that pause generation, exchange the weights or release memory). It also opens all
-            other routes and finds what every owner made.
+            /stop_profile, /configure_logging, and those that pause generation, exchange the weights or release memory).
+            It also opens all other routes and finds what every owner made.
         weight_update_folders: Directories from which /update_weights_from_disk may load weights, themselves and all
             below them. Also turns on /update_weights_from_tensor. Default: weights cannot be updated over HTTP.
         served_model_name: Model names that requests may use; the first one is shown to clients. Default: the model
@@ -200,8 +200,8 @@ class HttpConfig:
         self._check_security()
         self._check_database()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
-            is_known = level is None or level.lower() in _LOG_LEVELS
-            require(is_known, f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
+            is_known = level is None or level.lower() in LOG_LEVELS
+            require(is_known, f"{flag} must be one of {', '.join(LOG_LEVELS)}, got {level!r}")
         check_name(self.reasoning_parser)
         check_format(self.tool_call_parser)
         _ = self.template_kwargs, self.preferred_defaults
