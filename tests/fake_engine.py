@@ -33,7 +33,6 @@ from palladio.runtime.interface.messages.engine_stats import (
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
 from palladio.runtime.interface.outputs.counts import DraftCounts
-from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError, RequestOutput
 from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
@@ -52,6 +51,7 @@ from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding
+from tests.fake_outputs import fake_logprob, fake_prefill
 from tests.fake_timeline import fake_timeline
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
@@ -207,9 +207,8 @@ class FakeEngine:
             while self.holds:
                 await asyncio.sleep(0.01)
             for index in range(params.n) if options.progress else ():
-                cached = self.cached_tokens(prompt_ids, index)
-                for count in (cached, len(prompt_ids)):
-                    yield _prefill_output(call, index, PrefillProgress(len(prompt_ids), cached, count, 0.25))
+                for output in fake_prefill(request_id, index, prompt_ids, self.cached_tokens(prompt_ids, index)):
+                    yield output
                     await asyncio.sleep(self.prefill_delay)
             samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
             while samples:
@@ -317,13 +316,6 @@ class FakeEngine:
         return ProfileReport(folder, self.profile_ended_by)
 
 
-def _prefill_output(call: Call, index: int, progress: PrefillProgress) -> RequestOutput:
-    counts = {"prompt_tokens": progress.num_prompt_tokens, "cached_tokens": progress.num_cached}
-    return RequestOutput(
-        *(call.request_id, index, "", [], None, None, None), completion_tokens=0, progress=progress, **counts
-    )
-
-
 class _Sample:
     """One sample of a call, token by token."""
 
@@ -375,14 +367,14 @@ class _Sample:
         params, prompt_ids = self._call.params, self._call.prompt_ids
         prompt_logprobs = None
         if first and params.prompt_logprobs is not None and self._index == 0:
-            prompt_logprobs = [_logprob(i, params.prompt_logprobs, params) for i in prompt_ids]
+            prompt_logprobs = [fake_logprob(i, params.prompt_logprobs, params) for i in prompt_ids]
             prompt_logprobs[0] = TokenLogprob(prompt_ids[0], None)
         return RequestOutput(
             request_id=self._call.request_id,
             index=self._index,
             text=text,
             token_ids=ids,
-            logprobs=None if params.logprobs is None else [_logprob(i, params.logprobs, params) for i in ids],
+            logprobs=None if params.logprobs is None else [fake_logprob(i, params.logprobs, params) for i in ids],
             prompt_logprobs=prompt_logprobs,
             finish=finish,
             prompt_tokens=len(prompt_ids),
@@ -404,13 +396,3 @@ class _Sample:
         waits, decode, drafts = WaitTimes(memory=0.5, num_retracted=3), DecodeSteps(10, 25, 40), DraftCounts(2, 6, 3)
         told = fake_timeline(6, self._count) if self._call.options.timeline else None
         return RequestTrace(self._received, waits, [chunk], 1, [], decode, 0.0625, drafts, told)
-
-
-def _logprob(token_id: int, num_top: int, params: SamplingParams) -> TokenLogprob:
-    """The chosen token is the likeliest, at -0.5; the next ids follow; the last of three or more is impossible. Tokens
-    that are asked for have the negative of their ids."""
-    top = [(token_id if k == 0 else (token_id + k) % 384, -0.5 - k) for k in range(num_top)]
-    if num_top > 2:
-        top[-1] = (top[-1][0], float("-inf"))
-    asked = [(i, -0.5 if i == token_id else -float(i)) for i in params.logprob_token_ids or ()]
-    return TokenLogprob(token_id, -0.5, tuple(top), tuple(asked))
