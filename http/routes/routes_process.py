@@ -10,7 +10,7 @@ from palladio.http.generation.context import Context
 from palladio.http.security.admin_access import check_admin_access
 from palladio.http.settings.http_config import LOG_LEVELS
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.protocol_process import ConfigureLoggingBody
+from palladio.http.wire.protocol_model_control import ConfigureLoggingBody
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.telemetry.process_settings import configure_process
 

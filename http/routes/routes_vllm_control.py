@@ -8,7 +8,7 @@ from palladio.http.generation.context import Context
 from palladio.http.security.admin_access import check_admin_access
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.protocol_process import AbortRequestsBody
+from palladio.http.wire.protocol_model_control import AbortRequestsBody
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 

@@ -55,6 +55,8 @@ from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.http.wire.protocol_embeddings import CohereEmbedRequest, EmbeddingRequest, EncodeRequest, PoolingRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.http.wire.protocol_model_control import (
+    AbortRequestsBody,
+    ConfigureLoggingBody,
     ContinueRequest,
     MemoryRequest,
     PauseRequest,
@@ -62,7 +64,6 @@ from palladio.http.wire.protocol_model_control import (
     UpdateFromDiskRequest,
     UpdateFromTensorRequest,
 )
-from palladio.http.wire.protocol_process import AbortRequestsBody, ConfigureLoggingBody
 from palladio.http.wire.protocol_scores import ClassFields, ClassifyRequest, RerankRequest, ScoreRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.grammar.compiler import MAX_COMPILED_BYTES, MAX_CPU_SECONDS
@@ -257,9 +258,8 @@ def test_limits() -> None:
 
 
 def test_prompt_progress() -> None:
-    known = PrefillProgress(8, 4, 6, 0.5).as_dict()
     documented = [name for cell, _ in rows("prompt progress") for name in names(cell)]
-    assert documented == [f"prompt_progress.{name}" for name in known]
+    assert documented == [f"prompt_progress.{name}" for name in PrefillProgress(8, 4, 6, 0.5).as_dict()]
 
 
 def test_fields_of_a_batch() -> None:
