@@ -250,7 +250,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.simplefilter": stop_patterns,
         "runtime/text/templates/chat_renderer.py:compile_template": templates,
         "runtime/text/templates/template_meter.py:current_meter": meter,
-        "runtime/text/tokenizers/detokenizer.py:Marks.of": marks,
+        "runtime/text/tokenizers/stop_strings.py:Marks.of": marks,
         "runtime/text/tokenizers/stop_strings.py:StopStrings.of": stop_strings,
         "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,

@@ -46,7 +46,7 @@ STATES: dict[str, State] = {
     "http/reasoning/harmony.py:_HEADER_END": State("its module", "it never changes", first("text")),
     "http/reasoning/harmony.py:_BODY_END": State("its module", "it never changes", first("text")),
     "runtime/text/templates/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
-    "runtime/text/tokenizers/detokenizer.py:Marks.of": State(_MADE, _PURE, first("text")),
+    "runtime/text/tokenizers/stop_strings.py:Marks.of": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_strings.py:StopStrings.of": State(_MADE, _PURE, first("text")),
     "runtime/text/templates/template_meter.py:current_meter": State(

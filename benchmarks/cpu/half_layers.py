@@ -30,9 +30,8 @@ from palladio.model.fused.row_blocks import BlockLayer
 from palladio.model.loading.layout import parameters
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 LEAST_RATIO = 1.15

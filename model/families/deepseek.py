@@ -27,8 +27,7 @@ def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _La
     """Describe a decoder with latent attention and a mixture of experts.
 
     Args:
-        router: reads the router.
-        layers: reads which of the layers have experts; takes their number.
+        layers: reads which of the layers, whose number it takes, have experts.
     """
     norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)

@@ -36,11 +36,7 @@ _KEYS = ExpertKeys(
 
 
 def describe_hybrid(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
-    """Describe a decoder whose layers have a gated delta rule or gated attention.
-
-    Args:
-        are_sparse: for each layer, whether it has experts.
-    """
+    """Describe a decoder with gated delta rules and gated attention; `are_sparse`: whether each layer has experts."""
     hf.require("attention_bias", False, default=False)  # nor another activation, which delta rules would have, too
     norm, activation = hf.rms_norm("plus_one"), hf.activation(only="silu")
     mixers: dict[str, AttentionSpec | DeltaSpec] = {

@@ -83,6 +83,11 @@ class WatchedRequest:
         self.is_queued = reason is not None
         self.reason = reason or ""
 
+    def idle(self, until: Moment) -> None:
+        """Record that nothing was done for the request until now, unless it was for a moment only."""
+        if until.time > self.done + LEAST_IDLE:
+            self.record(TimelineRecord("idle", 0.0), until)
+
     def plan(self, row: ScheduledRow, step: InFlightStep, batch: ScheduledBatch, began: Moment) -> "WatchedRow":
         """Note that one of its rows is dispatched.
 
@@ -106,8 +111,8 @@ class WatchedRequest:
             self.wait(start, None)
             if row.start:
                 self.record(TimelineRecord("prefix", 0.0, tokens=row.start), start)
-        elif start.time > self.done + LEAST_IDLE:
-            self.record(TimelineRecord("idle", 0.0), start)
+        else:
+            self.idle(start)
         drafts, total = self.request.trace.drafts, self.request.num_output_tokens
         record = TimelineRecord(
             *("decode" if row.decodes else "prefill", start.time - self.received, 0.0, "", part.num_steps, 0.0),
@@ -141,6 +146,7 @@ class WatchedRequest:
         known = request.trace.retractions[self.num_retractions : count]
         lost = sum(one.tokens for one in known) if count <= MAX_CHUNKS else self.computed
         self.num_retractions = count
+        self.idle(now)
         self.record(TimelineRecord("retracted", now.time - self.received, tokens=lost), now)
         self.is_queued = request.status is RequestStatus.WAITING
         self.reason = reason
