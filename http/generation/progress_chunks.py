@@ -1,4 +1,4 @@
-"""ProgressChunks: chunks of chat and text completions that say how far the prompt is computed, as llama.cpp has them."""
+"""ProgressChunks: chunks of completions that say how far the prompt is computed, in llama.cpp's form."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -34,17 +34,12 @@ class EventLog:
         self._closed = True
         self._wake()
 
-<<<<<<< HEAD
     async def follow(self, first: int, keep_alive: float = 0.0) -> AsyncIterator[bytes]:
-        """The events from number `first` on: those that are there, and then those that come.
+        """Yield the events from number `first` on, as they come.
 
         Args:
             keep_alive: seconds without an event after which a comment comes; 0: none comes.
         """
-=======
-    async def follow(self, first: int) -> AsyncIterator[bytes]:
-        """Yield the events from number `first` on, as they come."""
->>>>>>> int
         while True:
             changed = self._changed
             if first < len(self._events):
