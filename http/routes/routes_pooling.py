@@ -1,4 +1,4 @@
-"""POST /pooling, as vLLM has it: the model's embeddings or classes; and POST /v2/embed, as Cohere's second API has it."""
+"""POST /pooling, vLLM's: the model's embeddings or classes; and POST /v2/embed, of Cohere's second API."""
 
 import base64
 import time

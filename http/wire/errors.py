@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson

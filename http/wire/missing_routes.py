@@ -45,9 +45,10 @@ MISSING: Final[Mapping[tuple[str, ...], str]] = {
         "POST /v1/detokenize, POST /separate_reasoning and POST /parse_function_call"
     ),
     ("/vertex_generate",): "POST /invocations or POST /v1/chat/completions",
-    ("/start_expert_distribution_record", "/stop_expert_distribution_record", "/dump_expert_distribution_record"): (
-        _EXPERTS
-    ),
+    (
+        *("/start_expert_distribution_record", "/stop_expert_distribution_record"),
+        "/dump_expert_distribution_record",
+    ): _EXPERTS,
     (
         *("/scale_elastic_ep", "/is_scaling_elastic_ep", "/collective_rpc"),
         *("/fault_tolerance/apply", "/fault_tolerance/status"),
@@ -57,7 +58,7 @@ MISSING: Final[Mapping[tuple[str, ...], str]] = {
     ("/add_external_corpus", "/remove_external_corpus", "/list_external_corpora"): (
         "--speculative-algorithm NGRAM: drafts come from the request itself"
     ),
-    ("/reset_mm_cache", "/reset_encoder_cache"): "nothing replaces it: there are no pictures, so there is no such cache",
+    ("/reset_mm_cache", "/reset_encoder_cache"): "nothing replaces it: without pictures there is no such cache",
     ("/kv_event_sources",): "--kv-events-config, which names the address that events are published at",
     ("/set_internal_state",): "the flags of the start; POST /configure_logging for the log",
     ("/set_trace_level",): "--enable-trace at the start",
