@@ -48,7 +48,7 @@ class DecoderLayer(Module):
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
 
     def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
-        """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
+        """Compute the layer: x [T, D], and its cache, see the kinds of attention → both after this layer."""
         attended, kept = self.attend(x, by, kept)
         return self.feed(x if self.is_parallel else attended, attended, by), kept
 
@@ -56,7 +56,7 @@ class DecoderLayer(Module):
         """Compute the first half, attention.
 
         Returns:
-            [T, D], the first residual sum, and what the layer keeps.
+            [T, D], the first residual sum, and the layer's cache.
         """
         normed = x if self.attention_norm is None else self.attention_norm(x)
         attended, kept = self.attention(self.tokens.gather(normed), by, kept)
@@ -72,7 +72,7 @@ class DecoderLayer(Module):
 
         Args:
             x: [T, D], the MLP's input before its norm.
-            residual: [T, D], what the result is added to.
+            residual: [T, D]; the result is added to it.
 
         Returns:
             [T, D], the second residual sum.
@@ -82,7 +82,7 @@ class DecoderLayer(Module):
         return self._add(residual, out, self.mlp_output_norm)
 
     def _add(self, x: jax.Array, out: jax.Array, norm: Norm | None) -> jax.Array:
-        """The residual sum."""
+        """Compute the residual sum."""
         if norm is not None:
             out = norm(out)
         return x + (out if self.residual_scale == 1.0 else out * self.residual_scale)
@@ -118,12 +118,12 @@ def _compute_layer(
 def _call_layer(
     structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any]:
-    """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
+    """Compute a layer, as a function of its own: layers of one structure are traced and lowered once."""
     return _compute_layer(structure, state, x, by, kept)
 
 
 class CausalLM(Module):
-    """A decoder-only language model over a pool of what its layers keep: pages of a KV cache, and states."""
+    """A decoder-only language model over the pool of its layers' caches: pages of a KV cache, and states."""
 
     def __init__(
         self,
@@ -133,9 +133,10 @@ class CausalLM(Module):
         mesh: Mesh,
         layer: type[DecoderLayer] = DecoderLayer,
     ) -> None:
-        """
+        """Make the modules.
+
         Args:
-            config: as it is laid out over the mesh, see TensorLayout.
+            config: the config as laid out over the mesh, see TensorLayout.
             layer: the class of all layers.
         """
         self.config = config
@@ -152,14 +153,14 @@ class CausalLM(Module):
         self.score = None if classifier is None else ClassHead(context, classifier, config.hidden_size)
 
     def __call__(self, batch: ForwardBatch, kv_cache: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
-        """One forward step.
+        """Compute one forward step.
 
         Args:
             batch: the step's tokens.
-            kv_cache: the pool, see CacheLayout; donate them to have them written in place.
+            kv_cache: the pool, see CacheLayout; donate it to have it written in place.
 
         Returns:
-            [T, D] after the final norm, and the cache with what the step adds to it.
+            [T, D] after the final norm, and the cache after the step.
         """
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
@@ -181,13 +182,13 @@ class CausalLM(Module):
 
     @property
     def head(self) -> TokenTable | ClassHead | None:
-        """What logits come from, of tokens or of labels; None: the model makes none."""
+        """The source of logits, of tokens or of labels; None: the model makes none."""
         if not self.config.has_head:
             return self.score
         return self.lm_head or self.embedding
 
     def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:
-        """[R, D] → f32[R, V].
+        """Compute logits: [R, D] → f32[R, V].
 
         Args:
             hidden: rows after the final norm.
@@ -200,7 +201,7 @@ class CausalLM(Module):
         return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)
 
     def classify(self, hidden: jax.Array) -> jax.Array:
-        """[R, D] → f32[R, L], the logits of labels of rows after the final norm."""
+        """Compute the logits of labels from rows after the final norm: [R, D] → f32[R, L]."""
         classifier = self.config.classifier
         assert classifier is not None
         if not classifier.tokens:
@@ -210,7 +211,7 @@ class CausalLM(Module):
         return logits[:, 1:] - logits[:, :1] if classifier.is_difference else logits
 
     def _head_logits(self, hidden: jax.Array) -> jax.Array:
-        """As the language model makes them."""
+        """Compute the head's logits, scaled and capped as the language model's."""
         assert self.head is not None
         logits = self.head.logits(hidden)
         if self.config.logits_scale != 1.0:

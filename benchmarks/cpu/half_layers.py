@@ -50,7 +50,7 @@ def engine(model_path: str, *, fused: bool) -> EngineCore:
 def sample(core: EngineCore, num_tokens: int) -> tuple[float, list[int]]:
     """Milliseconds a token after the first one, and the tokens of a greedy request."""
     core.flush_cache()
-    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True, seed=0)
     prompt = [100 + 7 * number for number in range(PROMPT)]
     core.add(GenerationRequest("one", prompt, params, (), time.time(), RequestOptions()))
     tokens: list[int] = []

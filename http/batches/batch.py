@@ -62,7 +62,7 @@ class Batch:
         output_expires_after: seconds that the files of its results stay; None: until they are deleted.
         total, completed, failed: counts of lines. The error file has the failed lines and the unanswered lines of a
             cancelled or expired batch.
-    owner: of the API key that it came with, and of all that comes of it; empty: of none.
+        owner: owner of the API key that created the batch; owns its files too; empty: no owner.
     """
 
     id: str

@@ -48,7 +48,7 @@ class BlockWriter:
     Neither the blocks nor what is in them depend on how the text was cut.
 
     Attributes:
-        usage: of the sample so far.
+        usage: usage of the sample so far.
         finish: how it ended; None: it has not.
     """
 

@@ -197,7 +197,7 @@ class FileStore(Store):
         await self.drop(await self._forget_expired())
 
     async def remove_leftovers(self) -> None:
-        """Contents that belong to no file any more, or never did, and are old enough for that to stay so.
+        """Delete contents that belong to no file any more, or never did, and are old enough for that to stay so.
 
         Raises:
             ConfigError: as `check`, which runs first if it has not run: the contents may be another database's.
@@ -249,7 +249,8 @@ class FileStore(Store):
 def find_file(
     connection: Connection, file_id: str, caller: Caller, now: float, *, for_update: bool = False
 ) -> StoredFile:
-    """
+    """Return a file by its id.
+
     Args:
         for_update: no other transaction deletes it before this one ends.
 

@@ -1,4 +1,4 @@
-"""What a route answers with: the services of the app (Context), one request to it (Call), and itself (Endpoint)."""
+"""What a route works with: the services of the app (Context), one request (Call), and the route itself (Endpoint)."""
 
 import dataclasses
 import functools

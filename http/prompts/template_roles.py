@@ -112,7 +112,7 @@ def in_other_form(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(text: str, kinds: Mapping[int, Kind]) -> dict[Kind, str]:
-    """Return how each kind that is in the text is written: as text, or as a part of a list."""
+    """Return how each kind that is in the text is written: as text, or inside a list that the template wrote whole."""
     found: dict[Kind, str] = {}
     for position, kind in kinds.items():
         mark = _mark(position)

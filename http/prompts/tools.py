@@ -145,7 +145,7 @@ class ToolPlan:
 
         Args:
             answer: what an answer that calls nothing must be in; where a call is forced, there is none.
-            field: that asks for it.
+            field: the field that asks for it.
 
         Raises:
             InvalidRequestError: the answer's grammar is of a kind that cannot be combined with calls.
@@ -181,10 +181,10 @@ def tools_size(body: ToolFields) -> int:
 
 
 def _functions(definitions: Definitions, path: str) -> dict[str, Function]:
-    """Make the functions of their definitions.
+    """Make the functions that the definitions describe.
 
     Args:
-        path: of a function in the request, with {} for its position.
+        path: path of a function in the request, with {} for its position.
     """
     functions: dict[str, Function] = {}
     for position, (name, fields) in enumerate(definitions.items()):

@@ -153,7 +153,7 @@ def _add_render(router: APIRouter, context: Context, store: ResponseStore) -> No
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:
-    """One that is waited for.
+    """Make a response while the client waits for it.
 
     Raises:
         PalladioError: what went wrong before the status was sent.

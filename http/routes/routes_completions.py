@@ -43,10 +43,10 @@ class CompletionInput:
 
     Attributes:
         prompts: as they were given. prompt_ids: as token ids.
-        params: of each of them.
+        params: sampling parameters of each of them.
         truncation: what became of long ones.
         names: what the client calls the engine's fields.
-        warnings: of the whole request.
+        warnings: warnings of the whole request.
     """
 
     name: str

@@ -121,7 +121,8 @@ async def _answer(
     names: FieldMap,
     write: Callable[[list[RequestOutput], Vectors], Any],
 ) -> Response:
-    """
+    """Run the requests, and answer with their embeddings.
+
     Args:
         names: what the client calls the engine's fields.
         write: (outputs of the prompts, their vectors) → answer; called in a thread.

@@ -22,7 +22,7 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostRules:
     """Attributes:
-    names: in small letters; "*.example.com" is every name below that one, and "*" any name.
+    names: in lower case; "*.example.com" is every name below that one, and "*" any name.
     takes_private: also takes names without a dot, and names of domains that cannot be registered.
     """
 
@@ -97,7 +97,7 @@ class BrowserGuard(Guard):
 
     Args:
         hosts: names of the server.
-        origins: that may call; None: those of this machine. The server's own pages may.
+        origins: origins whose pages may call; None: those of this machine. The server's own pages always may.
         is_open: there are no keys. With keys only the host counts.
     """
 

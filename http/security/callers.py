@@ -211,8 +211,9 @@ class Callers:
     key sees all. A single owner also sees objects from before keys had names; without keys, every request sees all.
 
     Args:
-        keys: of all routes; none: only control routes need one.
-        admin_keys: of the control routes, which then take no others; good for all routes. None: they are like others.
+        keys: keys of all routes; none: only control routes need one.
+        admin_keys: keys of the control routes, which then take no others; good for all routes. None: they are like
+            others.
     """
 
     def __init__(self, keys: ApiKeys, admin_keys: KeyTable) -> None:

@@ -96,7 +96,7 @@ def _values(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 def _members(headers: RawHeaders, name: bytes) -> list[bytes]:
-    """Return the members of a list header in small letters, without empty ones, as the standard says."""
+    """Return the members of a list header in lower case, without empty ones, as the standard says."""
     members = (member.strip().lower() for value in _values(headers, name) for member in value.split(b","))
     return [member for member in members if member]
 

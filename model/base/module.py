@@ -18,7 +18,7 @@ class Initializer:
     """Initial values of a parameter: all ones, all zeros, or uniform.
 
     Attributes:
-        fan_in: of uniform values, the dimension that is summed over: their standard deviation is its size ** -0.5.
+        fan_in: for uniform values, the dimension that is summed over: their standard deviation is its size ** -0.5.
     """
 
     kind: Literal["ones", "zeros", "uniform"]

@@ -1,4 +1,4 @@
-"""The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
+"""The device mesh, and one table that says which logical axes of parameters are split over it."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ def make_mesh(
 
 
 def make_abstract_mesh(tp_size: int, dp_size: int = 1, ep_size: int = 1, *, shares_experts: bool = False) -> Any:
-    """Make the same mesh without devices. Typed Any because shardings take it in place of a Mesh."""
+    """Make the mesh of `make_mesh` without devices. Typed Any because shardings take it in place of a Mesh."""
     return AbstractMesh(_shape(tp_size, dp_size, ep_size, shares_experts), _NAMES, axis_types=_TYPES)
 
 

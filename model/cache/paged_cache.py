@@ -50,7 +50,7 @@ class CacheSpec(PageSpec):
 
     @property
     def bytes_per_page(self) -> int:
-        """Bytes of one layer's page as in PageSpec, plus the scales of its page on one device."""
+        """Bytes of one layer's page as in PageSpec, plus its scales, padded as if one device had all heads."""
         scales = math.prod(self._scales(1)) * 4 if self.has_scales else 0
         return super().bytes_per_page + scales
 

@@ -66,22 +66,22 @@ class ModelConfig(DecoderSpec):
         model_type: the family name that config.json gives.
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
-        intermediate_size: F, of the MLP.
+        intermediate_size: F of the MLP.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
-        head_size: H; of latent attention, of the part that is rotated.
-        head_counts: of a layout that pads or copies heads; None: every head counts.
+        head_size: H; in latent attention, the size of the rotated part.
+        head_counts: the heads that count in a layout that pads or copies heads; None: every head counts.
         max_position_embeddings: tokens of context that the model is made for, rope scaling included.
         tie_word_embeddings: logits use the embedding's own table.
         eos_token_ids: tokens that end an answer, those of generation_config.json first.
-        bos_token_id: None: the model has none.
-        dtype: of the weights as published.
-        quantization: how the checkpoint stores weights; None: plainly.
-        weight_kinds: how they are kept on the device.
-        converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
-        stored_dtype: that holds all matrices of the files; None: none were read.
-        has_head: it makes logits, so it can generate; else only hidden states.
-        classifier: its head, if it is made to classify texts; None: it is not.
+        bos_token_id: token that begins a text; None: the model has none.
+        dtype: dtype of the weights as published.
+        quantization: format of the quantized weights in the checkpoint; None: it stores weights plainly.
+        weight_kinds: kinds of the weights on the device.
+        converted_dtype: dtype of unquantized weights in a converted checkpoint; None: it is not converted.
+        stored_dtype: a dtype that holds all matrices of the files; None: no file was read.
+        has_head: the model makes logits, so it can generate; else only hidden states.
+        classifier: head of a model that classifies texts; None: the model does not.
         num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
             they are not loaded.
     """

@@ -152,7 +152,7 @@ class HfConfig(Keys):
         return tuple(types)
 
     def no_windows(self) -> tuple[int | None, ...]:
-        """Return no window for each layer, for a family without windows. In transformers the cache asks layer_types,
+        """Return no window for each layer, for a family without windows. In transformers the cache reads layer_types,
         attention does not.
 
         Raises:

@@ -159,7 +159,7 @@ def _with_8_bit_rows(kinds: WeightKinds) -> WeightKinds:
     """Return the kinds with activations quantized to 8 bits.
 
     Raises:
-        ConfigError: whole numbers have scales of groups: no product takes both in 8 bits.
+        ConfigError: a kind of whole numbers has groups: no product takes 8 bits on both sides with groups of these.
     """
 
     def changed(kind: WeightKind) -> WeightKind:

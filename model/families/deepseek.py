@@ -27,7 +27,7 @@ def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _La
     """Describe a decoder with latent attention and a mixture of experts.
 
     Args:
-        layers: reads which of the layers, whose number it takes, have experts.
+        router, layers: read the router, and for each of a number of layers whether it has experts.
     """
     norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)

@@ -10,7 +10,7 @@ from palladio.model.base.errors import CheckpointError
 
 
 class Span(Protocol):
-    """Where a tensor is: its bytes in the file."""
+    """The position of a tensor: its bytes in the file."""
 
     @property
     def start(self) -> int: ...
@@ -23,11 +23,13 @@ class MappedFile:
     """One open file. Arrays of its bytes are views of the map: use them before `close`.
 
     Attributes:
-        path: of the file. data: its bytes.
+        path: path of the file.
+        data: its bytes.
     """
 
     def __init__(self, path: Path) -> None:
-        """
+        """Open a file.
+
         Raises:
             CheckpointError: the file is missing, empty or unreadable.
         """
@@ -43,11 +45,11 @@ class MappedFile:
             raise CheckpointError(f"cannot read {path}: {error}. Download it again") from error
 
     def bytes_of(self, tensor: Span) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return a read-only view, u8[bytes]; nothing is read from disk before it is touched."""
+        """Return a read-only view, u8[bytes]. The disk is read on first use."""
         return np.frombuffer(self.data, np.uint8, tensor.stop - tensor.start, tensor.start)
 
     def release(self, tensor: Span) -> None:
-        """Give the tensor's pages back to the system. Views stay valid: they would be read again."""
+        """Return the tensor's pages to the system. Views stay valid; using them reads the file again."""
         first = tensor.start - tensor.start % mmap.PAGESIZE
         if tensor.stop > first:
             self.data.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)

@@ -1,7 +1,7 @@
 """Half a layer as one call of our C++, for the few rows of a decode step on a CPU.
 
 XLA:CPU starts an operation for each norm, rotation, sum and copy, and most of them take less time than their start.
-What a call cannot do, the modules do by themselves: more rows, several devices, other caches and other weights.
+The modules compute all that a call cannot: more rows, several devices, other caches and other weights.
 """
 
 import math
@@ -48,7 +48,7 @@ def layer_type(kernels: Kernels) -> type[DecoderLayer]:
 
 
 class BlockLayer(DecoderLayer):
-    """A layer of which each half is one call where a call can do it."""
+    """A layer that computes each half in one call, if a call can do it."""
 
     def attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
         """Compute the first half, in one call if a call can do it."""
@@ -117,7 +117,7 @@ def mlp_rows(
 
 
 def _are_few(x: jax.Array) -> bool:
-    """Whether calls take these rows."""
+    """Return whether calls take these rows."""
     return x.dtype == jnp.float32 and x.shape[0] <= MOST_ROWS
 
 
@@ -147,8 +147,7 @@ def _parameters(norm: Norm | HeadNorm | None) -> BlockNorm:
 
 
 def _matrix(linear: Linear, x: jax.Array) -> BlockMatrix | None:
-    """Return what a call takes of a projection; None: no call multiplies with this kind of weight, or with as many
-    rows."""
+    """Return a projection as an argument of a call; None: no call multiplies this kind of weight, or this many rows."""
     weight: Weight = linear.kernel
     bias = None if linear.bias is None else linear.bias[...].reshape(-1)
     values, *factors = weight.arrays()

@@ -109,7 +109,7 @@ class GgufFile(MappedFile):
         self.metadata, self.tensors = header.metadata, header.tensors
 
     def read(self, tensor: GgufTensor) -> np.ndarray[Any, np.dtype[Any]]:
-        """A read-only view: of numbers where the type is plain, else of bytes, u8[…, bytes of a row]."""
+        """Return a read-only view: numbers if the type is plain, else bytes, u8[…, bytes of a row]."""
         raw = self.bytes_of(tensor)
         if tensor.dtype in PLAIN:
             return raw.view(PLAIN[tensor.dtype]).reshape(tensor.shape)

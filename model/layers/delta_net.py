@@ -33,7 +33,7 @@ class DeltaNet(Module):
         """Make the parameters.
 
         Args:
-            config: sizes of states as laid out.
+            config: the config as laid out; it has sizes of states.
         """
         sizes, D = config.delta, config.hidden_size
         assert sizes is not None

@@ -36,7 +36,7 @@ class DividedTokens:
     @classmethod
     def of(cls, config: ModelConfig, target: Target, mesh: Mesh) -> Self:
         """Decide whether to divide tokens: only if all layers are plain attention and a dense MLP, since others end
-        with a whole sum."""
+        with a whole sum, and weights are not quantized."""
         layers = config.layers
         is_plain = all(isinstance(each.attention, AttentionSpec) and isinstance(each.mlp, DenseSpec) for each in layers)
         return cls(target, mesh, is_plain and config.weight_kinds.kind is None)
@@ -55,7 +55,7 @@ class DividedTokens:
         return part
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """Gather what `divide` divided."""
+        """Gather x, which `divide` divided: every device then has all of it."""
         if not self._has_parts(x):
             return x
 

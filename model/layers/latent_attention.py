@@ -31,7 +31,7 @@ class LatentAttention(Module):
         """Make the parameters.
 
         Args:
-            config: sizes of latents as laid out.
+            config: the config as laid out; it has sizes of latents.
         """
         sizes, D, N = config.latent, config.hidden_size, config.num_heads
         assert sizes is not None

@@ -45,7 +45,7 @@ class SparseMLP(Module):
         """Make the parameters.
 
         Args:
-            config: experts as laid out; places beyond the router's experts are padding, which it never chooses.
+            config: the config as laid out; places beyond the router's experts are padding, which it never chooses.
         """
         experts, D = config.experts, config.hidden_size
         assert experts is not None
@@ -171,7 +171,7 @@ class SparseMLP(Module):
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
 
     def _routing_of_kernel(self, x: jax.Array, router: jax.Array, num_here: int) -> Routing | None:
-        """Choose experts and order rows with the kernel; None: XLA's operations do so."""
+        """Return the rules for the kernel that chooses experts and orders rows; None: XLA's operations do so."""
         spec = self.spec.router
         if num_sharing(self.mesh) > 1:
             return None

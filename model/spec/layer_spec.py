@@ -45,7 +45,7 @@ class QKNormSpec:
     """The norm of queries and of keys, before they are rotated.
 
     Attributes:
-        norm: what it computes.
+        norm: the norm itself.
         form: head: each head by itself, all with one scale [H]; own_scales: each head by itself, with a scale of its
             own ([N, H] of queries, [K, H] of keys); all_heads: one mean over all heads, scales [N·H] and [K·H].
     """
@@ -171,7 +171,7 @@ class DenseSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterGroups:
-    """Groups of equally many experts; a token goes to experts of the best groups.
+    """Groups with the same number of experts each; a token goes to experts of the best groups.
 
     Attributes:
         number: number of groups.

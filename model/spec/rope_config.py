@@ -100,7 +100,7 @@ class RopeConfig:
     def _scaled(
         self, config: Mapping[str, Any], keys: Keys, found: Mapping[str, Any], where: str, max_position: int
     ) -> Self:
-        """Return the rope with the scaling that `found` asks for; the object's other names are as in `from_hf`."""
+        """Return the rope with the scaling that `found`, the rope's object in `config`, asks for; `keys` reads it."""
         kind = _kind(found)
         if kind == "default":
             unused = sorted(key for key in found if key not in _BESIDE_SCALING)

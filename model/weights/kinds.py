@@ -56,7 +56,7 @@ class WeightKind:
 
     @property
     def has_bytes(self) -> bool:
-        """Its products on a CPU are those of byte_matmul, but for experts."""
+        """Whether its products on a CPU are those of byte_matmul, except for experts."""
         return self.storage == "int8" and self.group is None
 
     @property

@@ -18,7 +18,7 @@ class Narrow(Weight):
     """bfloat16 numbers; rows are rounded to bfloat16, sums are in float32.
 
     Attributes:
-        products: how this kind of CPU multiplies: as part of the model's structure, part of every program's key.
+        products: settings of this kind of CPU: part of the model's structure, and so of every program's key.
     """
 
     def __init__(self, dense: Dense, products: NarrowProducts) -> None:

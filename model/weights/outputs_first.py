@@ -18,8 +18,8 @@ BFLOAT16: np.dtype[Any] = jnp.dtype(jnp.bfloat16)
 
 
 def multiplies_bytes(target: Target, mesh: Mesh) -> bool:
-    """Whether weights of int8 lie so, and are multiplied as whole numbers. Several devices of a CPU serve tests alone:
-    outputs that lie as one could not be split."""
+    """Return whether int8 weights take this form, and are multiplied as whole numbers. Several devices of a CPU serve
+    only tests: flattened outputs could not be split."""
     return mesh.size == 1 and has_byte_products(target)
 
 

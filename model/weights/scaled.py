@@ -174,7 +174,7 @@ class Scaled(Weight):
         self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
     ) -> jax.Array:
         """Multiply: x [T, in], values [in, out] ([out, in] of blocks), scales [groups, out] → [T, out…]. Compilers
-        would materialize the dequantized weight before the product; the kernel for one expert does not."""
+        would materialize the dequantized weight first, so this is a grouped product with one expert."""
         T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
         if self.multiplies_blocks:

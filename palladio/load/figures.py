@@ -21,7 +21,7 @@ def summarize(answers: Sequence[Answer], seconds: float) -> dict[str, Any]:
     answer, by tokens; e2e, the whole request. Failed answers are only counted.
 
     Args:
-        seconds: that all of them took together.
+        seconds: the time that all of them took together.
     """
     good = [answer for answer in answers if answer.error is None]
     values = {

@@ -1,4 +1,4 @@
-"""The public face of block matmul; picks a backend."""
+"""The public interface of block matmul; picks a backend."""
 
 import functools
 

@@ -13,7 +13,7 @@ LEAST_SUM = 1e-20  # is added to a token's sum of sigmoids: all may be 0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of equally many experts; a token goes to experts of the best groups.
+    """Groups with the same number of experts each; a token goes to experts of the best groups.
 
     Attributes:
         number: number of groups.

@@ -24,7 +24,7 @@ class DeltaRows:
     Attributes:
         query_start: i32[B+1], row b owns tokens query_start[b] … query_start[b+1]-1; padding rows repeat the end.
         offsets: i32[T], position of each token in its row.
-        slots: i32[B], the slot whose state each row continues and updates; SCRATCH_SLOT: the row is padding.
+        slots: i32[B], the slot whose state each row continues and updates; SCRATCH_SLOT: the row is unused.
         is_first: bool[B], whether a row has a request's first tokens: its state starts from zeros, whatever the slot
             holds.
         num_decodes: i32[]; rows 0 … num_decodes - 1 have one token each. Later rows may have one token, too.

@@ -125,8 +125,8 @@ def _within_chunks(tokens: Tokens) -> tuple[jax.Array, ...]:
 
 
 def _next_chunk(carry: tuple[jax.Array, ...], chunk: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
-    """Compute the next chunk. It writes its row's state, so the row's last chunk has the final say. An empty chunk
-    changes nothing: it continues the last row's state, and its results go behind all tokens."""
+    """Compute the next chunk. It writes its row's state, so the state after the row's last chunk stays. An empty
+    chunk changes nothing: it continues the last row's state, and its results go after all tokens."""
     state, states, out = carry
     added, read, scores, queries, keys, kept, begins_row, fresh, slot, token = chunk
     found = jnp.where(fresh, 0.0, lax.dynamic_index_in_dim(states, slot, keepdims=False))

@@ -84,7 +84,7 @@ def _multiply_tile(
     is_float4: bool,
     precision: Precision,
 ) -> None:
-    """Run program (i, j, k): columns j of rows i, part k of D. rows_ref [M, D], matrices_ref [E·D, F]; refs: scales and
+    """Run program (i, j, k): columns j of tile i, part k of D. rows_ref [M, D], matrices_ref [E·D, F]; refs: scales and
     zeros, if there are any, [E·G, F], and the parts' results, [parts, M, F]. group_size: rows of a matrix that share a
     scale."""
     *factors_refs, out_ref = refs
@@ -113,7 +113,7 @@ def _multiply_tile(
         return sums + (products * of_group(factors_refs[0], number) if has_groups else products)
 
     def of_group(ref: jax.Array, number: jax.Array | int) -> jax.Array:
-        """Return this group's row of `ref`, f32[1, columns], for a group of a matrix's rows."""
+        """Load the scales or zeros f32[1, columns] of one group of the matrix's rows."""
         row = group * pl.cdiv(D, group_size or D) + number + lax.iota(jnp.int32, 1)
         return _load(ref, row, column, None, columns_inside)
 

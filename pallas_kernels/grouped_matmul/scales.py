@@ -49,7 +49,7 @@ def unpacked(stored: jax.Array, *, is_float4: bool, dtype: DTypeLike = jnp.float
     """Return the numbers that 4 or 8 bits stand for.
 
     Args:
-        dtype: dtype of the computation; bfloat16 is exact except for float8 and int8.
+        dtype: dtype of the result; bfloat16 holds all numbers of 4 and 8 bits exactly.
     """
     if not is_float4:
         return stored.astype(dtype)

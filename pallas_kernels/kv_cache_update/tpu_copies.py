@@ -29,7 +29,7 @@ class BlockCopies:
     write: Callable[[Act, jax.Array], None]
 
     def begin(self, step: jax.Array, num_steps: jax.Array) -> None:
-        """Wait until a step's tiles have arrived."""
+        """Wait until a step's tiles have arrived, and start reading those of the next step."""
         oldest = NUM_BUFFERS - 1
         pl.when(step == 0)(lambda: self.read("start", step))
         pl.when(step >= oldest)(lambda: self.write("wait", step - oldest))  # of the buffer that the next reads go to
@@ -37,7 +37,7 @@ class BlockCopies:
         self.read("wait", step)
 
     def end(self, step: jax.Array, num_steps: jax.Array) -> None:
-        """Start writing a step's tiles, after they are changed."""
+        """Start writing a step's tiles, after they are changed. The last step waits for all writes."""
         self.write("start", step)
         for age in reversed(range(NUM_BUFFERS - 1)):
             pl.when((step + 1 == num_steps) & (step >= age))(functools.partial(self.write, "wait", step - age))

@@ -1,4 +1,4 @@
-"""The public face of latent attention; picks a backend."""
+"""The public interface of latent attention; picks a backend."""
 
 import functools
 from collections.abc import Callable

@@ -55,6 +55,6 @@ def latent_shape(
 
 
 def pack_rows(latent: jax.Array, rotated: jax.Array, width: int, dtype: DTypeLike) -> jax.Array:
-    """Pack [… , L] and […, R] → […, width], rows of a cache of that dtype."""
+    """Pack […, L] and […, R] → […, width], rows of a cache of that dtype."""
     row = jnp.concatenate([latent.astype(dtype), rotated.astype(dtype)], axis=-1)
     return jnp.pad(row, [*[(0, 0)] * (row.ndim - 1), (0, width - row.shape[-1])])

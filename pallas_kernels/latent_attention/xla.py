@@ -5,7 +5,7 @@ blocks of one query, and so are the requests of one token that come first in a m
 request's own rows, never with the width of the block table, the longest neighbour or the padding.
 
 Every step computes with latents (absorbed), prefill too: expanding them into keys and values of all heads would take
-3.4 times fewer operations on scores and values with DeepSeek's sizes, but a chunk behind a cached prefix would have to
+3.4 times fewer operations on scores and values with DeepSeek's sizes, but a chunk after a cached prefix would have to
 expand that prefix again, and mixed steps would have two kinds of queries.
 """
 
@@ -44,7 +44,7 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, optio
 
 
 def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: Pass, out: jax.Array) -> jax.Array:
-    """q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
+    """Attend the queries of a pass: q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
     (T, N, W), L = q.shape, out.shape[2]
     block, block_end = part.block, part.block_end
     width, S = metadata.block_table.shape[1], pages.shape[1]

@@ -1,4 +1,4 @@
-"""Products of float32 rows with matrices of bfloat16 or int8, which lie outputs first, on a CPU."""
+"""Products of float32 rows with matrices of bfloat16 or int8, stored outputs first, on a CPU."""
 
 from palladio.pallas_kernels.narrow_matmul.api import (
     byte_matmul,

@@ -1,4 +1,4 @@
-"""The public face of narrow matmul; picks a backend."""
+"""The public interface of narrow matmul; picks a backend."""
 
 import functools
 from typing import Literal
@@ -103,7 +103,7 @@ def byte_matmul(
         scales: f32[out…]; outputs are multiplied by them.
         zeros: int8[out…], subtracted from the matrix; None: all are 0.
         products: how this kind of CPU multiplies.
-        bits: of the rows' whole numbers.
+        bits: bits of the rows' whole numbers.
         backend: "auto", or the name of one.
 
     Returns:

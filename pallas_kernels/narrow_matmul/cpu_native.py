@@ -10,7 +10,7 @@ from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
 
 def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out…, in] → f32[T, out…].
+    """Multiply rows f32[T, in], matrix bf16[out…, in] → f32[T, out…].
 
     Raises:
         NotImplementedError: there are more rows than it multiplies.
@@ -21,7 +21,7 @@ def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.
 
 
 def grouped_matmul(rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group.
+    """Multiply rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group.
 
     Raises:
         NotImplementedError: groups have more rows on average than it multiplies.
@@ -38,7 +38,7 @@ def byte_matmul(
     bits: Literal[8, 16],
     products: NarrowProducts,
 ) -> jax.Array:
-    """rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out].
+    """Multiply rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out].
 
     Raises:
         NotImplementedError: there are more rows than it multiplies.

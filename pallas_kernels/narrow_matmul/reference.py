@@ -11,7 +11,7 @@ from palladio.pallas_kernels.narrow_matmul.rounding import rounded_rows
 
 
 def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out…, in] → f32[T, out…]."""
+    """Multiply rows f32[T, in], matrix bf16[out…, in] → f32[T, out…]."""
     del products
     rounded = rows.astype(jnp.bfloat16).astype(jnp.float32)
     dimensions = (((1,), (matrix.ndim - 1,)), ((), ()))
@@ -19,7 +19,7 @@ def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.
 
 
 def grouped_matmul(rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group."""
+    """Multiply rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group."""
     matrices = lax.bitcast_convert_type(bits, jnp.bfloat16)
     ends = jnp.cumsum(group_sizes)
     row = jnp.arange(rows.shape[0])[:, None]
@@ -35,7 +35,7 @@ def byte_matmul(
     bits: Literal[8, 16],
     products: NarrowProducts,
 ) -> jax.Array:
-    """rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out]."""
+    """Multiply rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out]."""
     del products
     numbers, factors = rounded_rows(rows, bits)
     wide = matrix.astype(jnp.float32) if zeros is None else matrix.astype(jnp.float32) - zeros[:, None]

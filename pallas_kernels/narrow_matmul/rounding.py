@@ -13,9 +13,10 @@ def rounded_rows(rows: jax.Array, bits: Literal[8, 16]) -> tuple[jax.Array, jax.
 
     Args:
         rows: f32[T, in].
+        bits: bits of the whole numbers.
 
     Returns:
-        Whole numbers f32[T, in], and f32[T] to multiply them with.
+        Whole numbers f32[T, in], and their factors f32[T].
     """
     largest = LARGEST[bits]
     factors = jnp.max(jnp.abs(rows), axis=1) / largest

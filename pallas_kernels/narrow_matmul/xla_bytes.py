@@ -1,7 +1,7 @@
 """Products of int8 matrices by XLA:CPU, whose fastest product is int8 times int8 with sums of int32.
 
-Its library takes it from two rows on; one row, or a product in another dtype, has the whole matrix widened first, which
-costs 10 to 50 times the product.
+Its library takes this product from two rows on. For one row, or for a product in another dtype, XLA widens the whole
+matrix first, which costs 10 to 50 times the product.
 """
 
 from typing import Literal
@@ -24,8 +24,8 @@ def byte_matmul(
     bits: Literal[8, 16],
     products: NarrowProducts,
 ) -> jax.Array:
-    """rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out]. Rows of 16 bits are two
-    of 8, high and low, which one product multiplies."""
+    """Multiply rows f32[T, in], matrix int8[out, in], scales f32[out], zeros int8[out] → f32[T, out]. Rows of 16 bits
+    become two of 8, high and low, in one product."""
     del products
     T = rows.shape[0]
     numbers, factors = rounded_rows(rows, bits)
@@ -40,6 +40,6 @@ def byte_matmul(
 
 
 def _pairs_of_bytes(numbers: jax.Array) -> jax.Array:
-    """numbers f32[T, in] = 256 · high + low → int8[2 · T, in], the high ones first."""
+    """Split numbers f32[T, in] = 256 · high + low → int8[2 · T, in], the high ones first."""
     high = jnp.floor((numbers + 128) / 256)
     return jnp.concatenate([high, numbers - 256 * high]).astype(jnp.int8)

@@ -1,4 +1,4 @@
-"""The public face of row argmax; picks a backend."""
+"""The public interface of row argmax; picks a backend."""
 
 import functools
 
@@ -25,14 +25,14 @@ def row_argmax(
         values: [B, V] of floats.
         is_computed: whether the same program computes the values; then the id of a row with NaN may be any.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for; "auto" picks by it.
+        target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
-        i32[B], its id: the lowest of equals, where -0 equals 0, and NaN is larger than all. bool[B], whether it is
-        finite: no NaN, no +inf, and not all values are -inf.
+        i32[B], the id of that value: the lowest of equals, where -0 equals 0, and NaN is larger than all. bool[B],
+        whether the value is finite: no NaN, no +inf, and not all values are -inf.
 
     Raises:
-        ValueError: unknown backend, or values are no rows.
+        ValueError: unknown backend, or `values` has another number of dimensions.
         NotImplementedError: no backend accepts the call.
     """
     if values.ndim != 2:

@@ -8,7 +8,7 @@ from palladio.pallas_kernels.target import Target
 
 
 def row_argmax(values: jax.Array, target: Target, *, is_computed: bool = False) -> tuple[jax.Array, jax.Array]:
-    """[B, V] → i32[B], bool[B].
+    """Find the largest values as api.row_argmax: [B, V] → i32[B], bool[B].
 
     Raises:
         NotImplementedError: the library is not loaded.

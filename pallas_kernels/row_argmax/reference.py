@@ -7,7 +7,7 @@ from palladio.pallas_kernels.target import Target
 
 
 def row_argmax(values: jax.Array, target: Target, *, is_computed: bool = False) -> tuple[jax.Array, jax.Array]:
-    """[B, V] → i32[B], bool[B]."""
+    """Find the largest values as api.row_argmax: [B, V] → i32[B], bool[B]."""
     del target, is_computed
     token_ids = jnp.argmax(values, axis=-1)
     largest = jnp.take_along_axis(values, token_ids[:, None], axis=-1)[:, 0]

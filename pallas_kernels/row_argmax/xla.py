@@ -1,4 +1,4 @@
-"""The portable backend: plain operations on an accelerator, and on a CPU those that XLA:CPU computes many at once."""
+"""The portable backend: plain operations on an accelerator, and on a CPU those that XLA:CPU vectorizes."""
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +12,20 @@ _SHRINK = 2.0**-20  # times any float32, and summed over 2**20 columns: no overf
 
 
 def row_argmax(values: jax.Array, target: Target, *, is_computed: bool = False) -> tuple[jax.Array, jax.Array]:
-    """[B, V] → i32[B], bool[B]. A program that uses one of them computes only that one."""
+    """Find the largest values as api.row_argmax: [B, V] → i32[B], bool[B]. A program that uses one of the two results
+    computes only that one."""
     del target  # the platform that the program is lowered for decides
     return (argmax_of_computed if is_computed else argmax)(values), rows_are_finite(values)
 
 
 def argmax(values: jax.Array) -> jax.Array:
-    """`jnp.argmax` of each row: of equals the lowest id, and NaN is larger than all. [B, V] → i32[B]"""
+    """Compute `jnp.argmax` of each row: [B, V] → i32[B], of equals the lowest id; NaN is larger than all."""
     token_ids: jax.Array = lax.platform_dependent(values, cpu=_argmax_on_cpu, default=_plain_argmax)
     return token_ids
 
 
 def argmax_of_computed(values: jax.Array) -> jax.Array:
-    """`argmax` of values that the same program computes. [B, V] → i32[B]; of a row with NaN, any id.
+    """Compute `argmax` of values that the same program computes: [B, V] → i32[B]; any id for a row with NaN.
 
     XLA:CPU would compute the values of the chosen block a second time, perhaps with another rounding. XLA:TPU fuses
     the computation into the argmax, and then compiles for minutes (64 rows of 151,936: 108 s, with the barrier 14 s).
@@ -39,7 +40,7 @@ def argmax_of_computed(values: jax.Array) -> jax.Array:
 
 
 def rows_are_finite(values: jax.Array) -> jax.Array:
-    """Whether the largest value of a row is a finite number: no NaN, no +inf, not all -inf. [B, V] → bool[B]"""
+    """Return whether the largest value of a row is finite: [B, V] → bool[B]; no NaN, no +inf, not all -inf."""
     are_finite: jax.Array = lax.platform_dependent(
         values,
         cpu=lambda x: jnp.isfinite(x.max(axis=-1)) & ~_may_hold_nan(x),
@@ -49,16 +50,16 @@ def rows_are_finite(values: jax.Array) -> jax.Array:
 
 
 def _argmax_on_cpu(values: jax.Array) -> jax.Array:
-    """As `argmax`. XLA:CPU compares one value after the other in an argmax, and many at once in a maximum.
+    """Compute `argmax` by maxima: XLA:CPU compares one value at a time in an argmax, and many at once in a maximum.
 
-    But its maximum of many values leaves NaN out.
+    But its maximum of many values ignores NaN: if a row may hold one, all rows take the plain argmax.
     """
     token_ids: jax.Array = lax.cond(_may_hold_nan(values).any(), _plain_argmax, _argmax_by_blocks, values)
     return token_ids
 
 
 def _argmax_by_blocks(values: jax.Array) -> jax.Array:
-    """As `argmax`, of values without NaN: the first value that is the maximum of the first block that has it.
+    """Compute `argmax` of values without NaN: the first value that is the maximum of the first block that has it.
 
     Both levels compare floats as jnp.argmax does (-0 equals 0).
     """
@@ -71,7 +72,7 @@ def _argmax_by_blocks(values: jax.Array) -> jax.Array:
 
 
 def _may_hold_nan(values: jax.Array) -> jax.Array:
-    """True for each row with a NaN, and for one with infinities of both signs; a sum is NaN of nothing else. bool[B]"""
+    """Return bool[B]: True for rows with NaN, or with infinities of both signs; other sums are never NaN."""
     return jnp.isnan((values * _SHRINK).sum(axis=-1))
 
 

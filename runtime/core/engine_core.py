@@ -187,7 +187,7 @@ class EngineCore:
         return self._notify(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
-        """Apply a control message to the engine; returns tokens that it ended, and the reply."""
+        """Apply a control message; return the tokens of steps that were under way, and the reply."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
         return self._notify(outputs), self._control.answer(message)
@@ -228,11 +228,11 @@ class EngineCore:
         self._hooks.include(self._profiled_steps)
 
     def stop_profile(self) -> ProfileReport | None:
-        """Stop the profile under way; None if there is none."""
+        """End the trace and report it; None: it is being written, ask again. Raises as `Profiler.stop`."""
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
-        """Count what the engine holds; with `check_integrity` also check the prefix cache."""
+        """Return statistics. `check_integrity`: check pages and slots, if nothing runs. `pages`: add maps of pages."""
         return self._report.stats(check_integrity=check_integrity, pages=pages)
 
     def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:

@@ -86,7 +86,7 @@ def _check_gpu(device: jax.Device, gpu_ids: range) -> None:
 
 
 def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None) -> None:
-    """Log a warning if the engine runs on the CPU by accident, about which jax says little or nothing.
+    """Log a warning if the engine runs on the CPU though no setting asks for it: jax says little or nothing.
 
     Args:
         name, machine: see choose_device.

@@ -25,7 +25,7 @@ class DeviceExecutor:
         on_call: called before each call, once its program is there; None as the key: `reset_state`.
 
     Attributes:
-        programs: that it runs.
+        programs: the programs that it runs.
         state: what they read and update.
         ranks: whose arrays programs take and give.
     """
@@ -61,7 +61,7 @@ class DeviceExecutor:
         """Run a program with arrays of all ranks.
 
         Args:
-            arrays: of all ranks, as `on_call` gets them.
+            arrays: arrays of all ranks, as `on_call` gets them.
         """
         compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)

@@ -67,8 +67,8 @@ class ModelRunner:
         order: hears of each step as long as programs are built; None: they are not.
 
     Attributes:
-        executor: makes the calls. programs: that it runs.
-        shape: of one rank's state on the device.
+        executor: makes the calls. programs: the programs that it runs.
+        shape: the shape of one rank's state on the device.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class Compilation:
         result: its exception is an InvalidRequestError if the grammar is to blame.
         started: when a thread took it up, by time.monotonic; None: it waits for one.
         num_waiting: requests that wait for it.
-        num_bytes: that it holds when it is compiled; 0: it is not yet.
+        num_bytes: bytes that it holds when it is compiled; 0: it is not yet.
         is_small: surely, so that there is always room for it.
         is_given_up: no request waits for it any more, so the rest of the work is left out.
     """

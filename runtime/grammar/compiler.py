@@ -43,8 +43,8 @@ class GrammarCompiler:
     Args:
         load: makes the backend; called in a thread, at once.
         checker: checks grammars that may be expensive; closed with this. None: all are compiled unchecked.
-        max_bytes: of all compiled grammars.
-        max_cpu_seconds: of one.
+        max_bytes: the most bytes of all compiled grammars.
+        max_cpu_seconds: the most CPU time to compile one.
     """
 
     def __init__(

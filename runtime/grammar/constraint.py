@@ -174,7 +174,7 @@ class Constraint:
             self._bound()
 
     def _bound(self) -> None:
-        """Force the rest of the closing tag, once its telling beginning is there or the budget is used up."""
+        """Force the rest of the closing tag, once the tokens that identify it are there or the budget is used up."""
         assert self._thinking is not None
         budget, end, telling = self._thinking.budget, self._thinking.end_ids, self._thinking.num_telling
         if telling is not None and not self.forced and self._tail[-telling:] == end[:telling]:

@@ -146,7 +146,7 @@ class PromptLength:
     """The length of a prompt that is too long.
 
     Attributes:
-        num_tokens: of the prompt.
+        num_tokens: tokens of the prompt.
         limit: tokens that a prompt may have; fewer than num_tokens.
         note: more to say about these numbers.
     """

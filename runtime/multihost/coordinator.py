@@ -53,7 +53,7 @@ class HostCoordinator:
             the lost host for ever.
 
     Attributes:
-        num_calls: that were sent.
+        num_calls: how many calls were sent.
     """
 
     def __init__(self, links: Mapping[int, Link], silence: float, on_lost: OnLost) -> None:

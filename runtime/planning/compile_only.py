@@ -92,8 +92,8 @@ class CompiledPlan:
 
     Attributes:
         workspace: bytes of a device that the programs need in addition to their arguments.
-        seconds: that the largest programs took to compile.
-        collectives: of a decode step's forward pass, by kind.
+        seconds: how long the largest programs took to compile.
+        collectives: collectives of a decode step's forward pass, by kind.
     """
 
     workspace: int

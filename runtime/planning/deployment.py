@@ -84,11 +84,12 @@ class Deployment:
         num_shards: devices that share each layer (--tp-size).
         num_ranks: data-parallel ranks (--dp-size).
         num_sharing: ranks that have experts in common (--enable-dp-attention); 1: each has all.
-        num_expert_parts: of these devices, with experts of their own (--ep-size).
+        num_expert_parts: groups of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would choose.
-        shape: of the device's state. structure, weights: abstract.
-        num_parameters: of the published model. num_table_parameters: of them, rows of each table of tokens.
+        shape: the shape of the device's state. structure, weights: abstract.
+        num_parameters: parameters of the published model.
+        num_table_parameters: how many of them each table of tokens has.
     """
 
     place: Slice

@@ -89,15 +89,16 @@ class WorkspaceEstimate:
         memory_share: float,
         context: int,
     ) -> Self:
-        """
+        """Estimate the memory that programs need in addition to their arguments.
+
         Args:
             platform: as jax names it.
             model: as laid out over `num_shards` shards, its experts over `num_expert_parts`.
             num_sharing: ranks whose rows go to the same experts.
             dtype: of hidden states.
             programs: the closed set.
-            layer_weights: of one layer, on one device.
-            memory_share: of a device, that the weights take.
+            layer_weights: how many weights one layer has on one device.
+            memory_share: the share of a device's memory that the weights take.
             context: tokens that a block table has room for.
         """
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize

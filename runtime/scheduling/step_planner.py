@@ -63,7 +63,7 @@ class StepPlanner:
         self.buckets = buckets
 
     def take_turn(self, *, prefilled: bool) -> None:
-        """Note what the joint step of all ranks was.
+        """Note which kind of step the joint step of all ranks was.
 
         Args:
             prefilled: whether it was a prefill step, as in `prefilled_last`.

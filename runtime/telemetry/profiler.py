@@ -36,11 +36,11 @@ class ProfileLimits:
     """Bounds of a trace, apart from its steps.
 
     Attributes:
-        seconds: that it may take.
+        seconds: how long it may take.
         growth: bytes that this process may grow meanwhile. A trace is held in memory until it is written, which takes
             four times as much for a while, and a second for every 30 MiB or so.
-        write_seconds: after which a trace that is not written yet is complained about.
-        close_seconds: that the engine's end waits for it.
+        write_seconds: time after which a trace that is not written yet is reported.
+        close_seconds: how long the engine's end waits for it.
     """
 
     seconds: float = MAX_SECONDS
@@ -54,7 +54,7 @@ class _Profile:
     """The one that is under way, or was the last.
 
     Attributes:
-        num_steps: since it was asked for.
+        num_steps: steps since it was asked for.
         ended_by: the bound that ended it; "": somebody asked for its end.
         has_news: `stop` has something to report: a call asked for the trace's end, or a bound came before.
         failure: why it could not be written.

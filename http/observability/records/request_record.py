@@ -186,7 +186,7 @@ class RequestRecord:
         """Count an output that never went to the client.
 
         Args:
-            output: its index counts its prompt's samples.
+            output: its index is its place among its prompt's samples.
         """
         first = next((request.first_index for request in self.requests if request.scoped_id == output.request_id), None)
         if first is not None:

@@ -139,7 +139,7 @@ async def outlasting(work: "concurrent.futures.Future[T]") -> T:
 
 
 def _end_quietly(result: "asyncio.Future[T]") -> None:
-    """Log an error whose caller has gone; asyncio would write a traceback. That of an unavailable database is logged
+    """Log the error of work whose caller has gone, before asyncio does. The error of an unavailable database is logged
     already."""
     error = None if result.cancelled() else result.exception()
     if error is not None and not isinstance(error, HttpError):

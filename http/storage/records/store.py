@@ -83,8 +83,8 @@ def left_by_others(connection: Connection, server: str) -> Condition:
     """Return the condition for rows that no server has claimed, or that a dead server other than `server` has claimed.
 
     A server is dead when its lease has ended. But after an outage of the database all leases have ended, though all
-    servers live: a server that could not renew its own lease until a moment ago takes no other for dead. A database
-    that is not shared lists no servers: all others are dead.
+    servers live: a server that cannot renew its own lease, or could not until a moment ago, takes no other for dead. A
+    database that is not shared lists no servers: all others are dead.
     """
     clock = connection.clock
     alive = (

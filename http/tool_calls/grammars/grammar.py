@@ -74,7 +74,7 @@ def answer_or_calls_grammar(
     """Calls, or an answer in its grammar; None if the two cannot be distinguished, or the answer's is no JSON schema.
 
     Args:
-        field: that asks for the answer's grammar.
+        field: the field that asks for the answer's grammar.
     """
     begins_like_json = not syntax.opening.startswith(syntax.marks or ("{", "["))
     schema = read_json(answer.text, param=field) if answer.kind == "json_schema" else None

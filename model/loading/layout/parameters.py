@@ -196,7 +196,7 @@ def rest_form(param: nnx.Param) -> RestForm | None:
 
 
 def scale_form(param: nnx.Param) -> ScaleForm | None:
-    """Return the form of a weight's scales; None: the parameter is no scales."""
+    """Return the form of a weight's scales; None: the parameter holds no scales."""
     form: ScaleForm | None = param.get_metadata().get("scale_form")
     return form
 

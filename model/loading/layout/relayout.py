@@ -17,7 +17,7 @@ def stored_shape(
     """Return the shape of a parameter before `relayout`.
 
     Args:
-        form: form of a weight's scales; None: the parameter is no scales.
+        form: form of a weight's scales; None: the parameter holds no scales.
     """
     stored, sizes = layout.stored, list(shape)
     for dimension, axis in enumerate(axes):

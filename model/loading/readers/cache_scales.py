@@ -49,7 +49,8 @@ def without_scales(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTenso
 def agree_with_scales(
     path: Path, config: ModelConfig, checkpoint: Checkpoint, tensors: Mapping[str, StoredTensor]
 ) -> ModelConfig:
-    """Return the config, with scales in its layers if the checkpoint has them.
+    """Return the config, with scales in its layers if the checkpoint has usable ones: for each layer one for all keys,
+    and one for all values.
 
     Args:
         tensors: tensors by plain names.

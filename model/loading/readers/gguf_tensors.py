@@ -1,5 +1,5 @@
-"""GgufTensors: a GGUF model in the form of the checkpoint that it was made of: the same names, and one tensor an
-expert."""
+"""GgufTensors: a GGUF model in the form of the checkpoint that it was made of: the same names, and one tensor for
+each expert."""
 
 from collections.abc import Iterator
 from pathlib import Path

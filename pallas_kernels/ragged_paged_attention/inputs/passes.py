@@ -9,11 +9,13 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 
 
 class Place(NamedTuple):
-    """Where a block of queries lies.
+    """The position of a block of queries.
 
     Attributes:
-        request: i32[], whose it is. start: i32[], its first token along T.
-        kv_len: i32[], tokens of the request in the cache. first_position: i32[], that of its first token.
+        request: i32[], its request.
+        start: i32[], its first token along T.
+        kv_len: i32[], tokens of the request in the cache.
+        first_position: i32[], position of its first token.
     """
 
     request: jax.Array
@@ -23,12 +25,12 @@ class Place(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Which queries are attended together.
+    """Queries that are attended together.
 
     Attributes:
         block: static; queries of one request at a time.
-        query_len: i32[B], of each request; 0: not in this pass.
-        one_each: static; the pass is of the first requests, which own one token each.
+        query_len: i32[B], queries of each request; 0: the request is not in this pass.
+        one_each: static; the pass has only the first requests, which own one token each.
     """
 
     block: int
@@ -37,14 +39,15 @@ class Pass(NamedTuple):
 
     @property
     def block_end(self) -> jax.Array:
-        """i32[B], how many blocks requests 0 … b have."""
+        """Number of blocks of requests 0 … b, i32[B]."""
         return jnp.cumsum(-(-self.query_len // self.block))
 
     def place(self, number: jax.Array, block_end: jax.Array, metadata: AttentionMetadata) -> Place:
-        """Return where a block lies.
+        """Return the position of a block.
 
         Args:
-            number: i32[], of the block. block_end: as the attribute, computed once.
+            number: i32[], number of the block.
+            block_end: the attribute, computed once.
         """
         request = number if self.one_each else jnp.searchsorted(block_end, number, side="right")
         query_len = self.query_len[request]

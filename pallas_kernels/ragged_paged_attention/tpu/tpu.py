@@ -217,8 +217,8 @@ def attend_chunks(
     """Attend chunks of prompts: q [K, G, T', lanes] → the same shape.
 
     Args:
-        others: [K, G, T', lanes], whose memory becomes the result; it sets the first num_others rows, whole tiles,
-            where they are of no block. Rows after those and after the last block become 0. The kernel selects, because
+        others: [K, G, T', lanes], whose memory becomes the result's: of its first num_others rows, whole tiles, those
+            of no block stay. Rows after those and after the last block become 0. The kernel selects, because
             XLA would fuse a later selection with the transposition into one loop, which takes a minute to compile.
     """
     return _call(q, kv_pages, metadata, options, plan, blocks, others, num_others)

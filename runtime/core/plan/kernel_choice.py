@@ -57,9 +57,9 @@ def kernels_of(
 def _gains_from_native(
     execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> bool:
-    """Whether native kernels pay. For a tiny model they do not: compiling them takes seconds, and steps gain little.
-
-    They add up attention to one new token in another order than attention to a chunk.
+    """Whether an engine uses native kernels. For a tiny model they do not pay: compiling them takes seconds, and steps
+    gain little. Deterministic engines use none: they add up attention to one new token in another order than attention
+    to a chunk.
     """
     if execution.deterministic:
         return False

@@ -42,7 +42,10 @@ class DeviceMemory:
 
 
 def bytes_in_use(device: jax.Device) -> int | None:
-    """Bytes in use on an accelerator, as its runtime says; None: it does not, or it is a CPU, which others use too."""
+    """Bytes in use on an accelerator, as its runtime reports them.
+
+    None: the runtime does not report them, or the device is a CPU, whose memory other programs use as well.
+    """
     stats = device.memory_stats() if device.platform != "cpu" else None
     return None if stats is None else stats.get("bytes_in_use")
 

@@ -18,7 +18,7 @@ def needs_of(
     """What an engine has to place on each device.
 
     Args:
-        buckets: of the engine; None: not known yet.
+        buckets: the engine's buckets; None: not known yet.
     """
     return memory_needs(
         platform,

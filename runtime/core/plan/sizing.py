@@ -19,7 +19,7 @@ def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes
     such weights, if no flag asks for other steps.
 
     Args:
-        weight_bytes: of a device: about what a pass of few tokens reads.
+        weight_bytes: bytes of a device's weights: about what a pass of few tokens reads.
     """
     is_other = config.source.is_embedding or config.execution.deterministic or config.speculative.num_drafts > 0
     is_other |= config.scheduler.num_continuous_decode_steps is not None or config.parallel.dp_size > 1

@@ -72,6 +72,6 @@ def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | Non
     """Return whether prompts share the pages of their common beginnings.
 
     Args:
-        pooling: of --is-embedding, else None.
+        pooling: how embeddings are made (--is-embedding); None: the engine generates text.
     """
     return not config.cache.disable_radix_cache and pooling in (None, "last") and groups.can_share

@@ -157,7 +157,7 @@ def build_engine_parts(
     """`build_executor`, with the parts that only host 0 has.
 
     Raises:
-        ConfigError: as there; or a grammar flag is wrong.
+        ConfigError: as `build_executor`; or a grammar flag is wrong.
     """
     json_format = json_format_of(config)
     activity = Activity()

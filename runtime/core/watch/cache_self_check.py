@@ -39,7 +39,7 @@ class _CacheHit:
 
     @classmethod
     def of(cls, rank: int, request: Request) -> Self:
-        """Describe the hit of a request that has not ended: its rows go with it."""
+        """Describe the hit of a request that has not ended: an ended one has dropped the rows of its media."""
         given, count = request.given, request.num_cached_tokens
         begun = [part for part in given.media if part.start < count]
         media = [dataclasses.replace(part, length=min(part.length, count - part.start)) for part in begun]

@@ -25,7 +25,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 def usual_observers(config: EngineConfig, parts: EngineParts) -> tuple[StepObserver, ...]:
-    """Those of a served engine: they count, log and record its steps."""
+    """The observers of a served engine: they count, log and record its steps."""
     return (
         DeviceIdle(),
         StepTracer(parts.scheduler),

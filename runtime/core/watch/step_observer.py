@@ -14,7 +14,7 @@ Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 class StepObserver:
-    """Gets what `EngineCore.step` does, in the engine's thread. A class overrides the hooks that it needs.
+    """Watches what `EngineCore.step` does, in the engine's thread. A class overrides the hooks that it needs.
 
     Not here, but called by name in `EngineCore`: whatever acts on the requests in an order that matters.
     """

@@ -36,10 +36,10 @@ class WatchedRequest:
     Attributes:
         received: when it came.
         done: until when its time is recorded.
-        is_queued: it waits; reason: for what.
+        is_queued: it waits. reason: what it waits for.
         compiled: seconds that the engine had compiled by `done`.
-        num_tokens, num_drafts, num_accepted, num_retractions: that are recorded.
-        num_unread: of its rows.
+        num_tokens, num_drafts, num_accepted, num_retractions: how many are recorded.
+        num_unread: how many of its rows are not read yet.
         computed: where its last row ended.
         news: records that no output has taken along yet.
     """

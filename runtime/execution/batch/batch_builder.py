@@ -133,7 +133,7 @@ class StepForm:
     """What the vectors of a step have in common, whichever rank they are of.
 
     Attributes:
-        layout: of the bucket.
+        layout: the layout of the bucket.
         num_sampled: rows that are sampled, padding included.
         marks_decodes: whether the device knows decode rows. In a single shape it does not: all rows take one path,
             because results must not depend on whether a token is decoded.

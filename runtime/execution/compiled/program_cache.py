@@ -121,7 +121,7 @@ class ProgramCache(Generic[Key]):
         return declared.jitted, declared.args
 
     def cancel(self) -> None:
-        """Drop the present programs; those being built end without notice."""
+        """Stop building. A program that is being built is finished, but `on_built` is not called for it."""
         self._cancelled.set()
 
     def build(self, keys: Iterable[Key], on_built: OnBuilt = lambda: None) -> None:

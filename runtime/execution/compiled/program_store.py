@@ -40,7 +40,7 @@ class ProgramStore:
     Args:
         directory: need not exist.
         model: a text that differs between models whose programs have the same arguments.
-        devices: that the programs run on.
+        devices: the devices that the programs run on.
     """
 
     def __init__(self, directory: Path, model: str, devices: Sequence[jax.Device]) -> None:

@@ -210,7 +210,7 @@ class Program(abc.ABC):
         """Call the compiled program once.
 
         Args:
-            arrays: of all ranks.
+            arrays: arrays of all ranks.
 
         Returns:
             The state after the call, and what goes to the host.
@@ -223,7 +223,7 @@ class Program(abc.ABC):
         """Return the jitted function, and the shapes of its arguments.
 
         Args:
-            state: of shapes in place of arrays.
+            state: the device's state, with shapes in place of arrays.
         """
         ranks, (whole, donated, read) = self.design.shape.ranks, self.takes(state)
         function = ranks.over(self.compute, whole=whole, num_state=len(donated) + len(read))

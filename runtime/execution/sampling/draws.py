@@ -53,7 +53,7 @@ def search(
     """Find `largest_threshold` digit by digit, the highest first. Results of unused rows are arbitrary.
 
     Args:
-        digit_bits: of t, that a pass finds; it compares with 2**digit_bits - 1 thresholds.
+        digit_bits: bits of the threshold that a pass finds; it compares with 2**digit_bits - 1 candidates.
         unrolled: passes one after the other, also where no row is used; else a loop, which then runs zero iterations.
     """
     sum_up = _joint_sums if unrolled else _separate_sums

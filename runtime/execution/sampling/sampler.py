@@ -60,7 +60,7 @@ class SamplerTarget:
 
     Attributes:
         mesh: whose groups of devices have a part each of the logits' vocabulary; None: one device has all.
-        kind: of the devices.
+        kind: the kind of the devices.
     """
 
     mesh: Mesh | None = None

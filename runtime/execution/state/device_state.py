@@ -192,18 +192,18 @@ class DeviceShape:
 
     Attributes:
         num_slots: requests that run at once, and the scratch slot.
-        num_columns: of each block table (C).
+        num_columns: columns of each block table (C).
         vocab_size: columns of the logits.
         num_valid_tokens: ids from here on are padding of the vocabulary.
-        num_decode_steps: forward passes of a decode step. joined_passes: of one that one of the programs of
-            `joined_rows` computes, at most.
+        num_decode_steps: forward passes of a decode step.
+        joined_passes: the most forward passes of a decode step that a program of `joined_rows` computes.
         checks_cache: whether pages will be compared.
-        dtype: of hidden states.
-        cache: of the KV cache.
+        dtype: the dtype of hidden states.
+        cache: the layout of the KV cache.
         mesh: the devices. target: their kind, for the compiler options of programs.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
-        proposer: of drafts; None: there are none.
+        proposer: proposes drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
         joined_rows: decode steps of at most this many rows have programs that sample as well; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.

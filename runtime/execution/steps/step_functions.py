@@ -97,10 +97,10 @@ def unpack_forward(
 
 
 def drafts_of(inputs: SlotInputs, slots: jax.Array, most: jax.Array) -> jax.Array:
-    """Drafts of each row, i32[B].
+    """The number of drafts of each row, i32[B].
 
     Args:
-        most: i32[B], that the row may have.
+        most: i32[B], the most drafts that the row may have.
     """
     assert inputs.num_drafts is not None, "it comes with the drafts"
     return jnp.where(most > 0, inputs.num_drafts[slots], 0)
@@ -336,7 +336,7 @@ def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: S
     Args:
         kv_cache: the pool's arrays.
         pages: i32[2, G·N], N of each block table; the scratch page twice where there are fewer.
-        tables: of each block table, the layers that go by it.
+        tables: for each block table, the layers that use it.
 
     Returns:
         f32[]: the largest |difference| / |value| of a page, in root mean square over the layers of its table.

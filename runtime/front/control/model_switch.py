@@ -107,7 +107,9 @@ class ModelSwitch:
         engine that is started again reads. Returns how many requests had begun.
 
         Raises:
-            InvalidRequestError: as there; or the temporary directory cannot be written, or other hosts cannot read it.
+            InvalidRequestError: as `update`; or the temporary directory cannot be written, or there are other hosts,
+                which cannot read it.
+            EngineNotReadyError, EngineDeadError: no engine runs.
         """
         if self._num_hosts > 1:
             raise InvalidRequestError(

@@ -126,7 +126,7 @@ class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
             stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
                 `index` is its number.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
-            others: of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
+            others: other arguments of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
 
         Returns:
             A dict with "text", "output_ids", "meta_info"; a list of them, in order, for a list of prompts or n > 1.

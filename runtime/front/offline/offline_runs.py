@@ -29,7 +29,7 @@ class OfflineRuns(LoopThread):
         """Make the requests of a call. May take long, for long texts.
 
         Args:
-            arguments: of expand_requests.
+            arguments: the arguments of expand_requests.
         """
         if (embeds := arguments.get("input_embeds")) is not None:
             info = self._engine.info

@@ -146,7 +146,7 @@ class CrashDumper:
     """Writes what its recorder remembers, in a thread.
 
     Attributes:
-        recorder: of the samples.
+        recorder: records the samples.
     """
 
     def __init__(self) -> None:

@@ -94,8 +94,8 @@ def expand_requests(
         logprobs: fields of LogprobOptions by name, each for all prompts or a list; token_ids_logprob is a list for all
             of them, or a list of lists.
         options: arguments of RequestOptions.of, each for all prompts or a list.
-        defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
-        tokenizer: of texts; None: there is none.
+        defaults: values of sampling parameters that are not given; max_tokens shrinks for a long prompt.
+        tokenizer: tokenizes texts; None: there is none.
         received, lowers_length: see GenerationRequest.
 
     Raises:

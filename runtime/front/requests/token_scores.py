@@ -56,7 +56,7 @@ def next_token_scores(
     """The labels' scores for each prompt.
 
     Args:
-        outputs: of `next_token_requests`, in their order.
+        outputs: outputs of the requests of `next_token_requests`, in their order.
         apply_softmax: scores of a prompt add up to 1; else they are the tokens' probabilities.
     """
     each = len(outputs) // num_prompts

@@ -29,8 +29,8 @@ class GetStats:
     """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
 
     Attributes:
-        check_integrity: of pages and slots, if nothing runs; takes time, and no step runs meanwhile.
-        pages: with maps of the pages; takes time, and no step runs meanwhile.
+        check_integrity: also check pages and slots, if nothing runs; takes time, and no step runs meanwhile.
+        pages: add maps of the pages; takes time, and no step runs meanwhile.
     """
 
     call_id: int

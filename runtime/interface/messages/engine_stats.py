@@ -29,9 +29,9 @@ class CompileStats:
     """The closed set of programs, and how far it is built.
 
     Attributes:
-        num_programs: in the set.
+        num_programs: programs in the set.
         programs: the built ones.
-        wait_seconds: that steps have waited for programs which were not (--compile lazy).
+        wait_seconds: seconds for which steps have waited for programs that were not built (--compile lazy).
     """
 
     num_programs: int = 0
@@ -63,10 +63,10 @@ class MemoryReport:
     """Bytes of a device's memory, as planned.
 
     Attributes:
-        total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
+        total: all memory of the device. usable: what the plan may give away; more is left to the runtime and to others.
         weights, kv_cache: of this model.
-        state: of the sampler and the block tables.
-        workspace: that the programs need in addition, see workspace_of.
+        state: the state of the sampler and the block tables.
+        workspace: memory that the programs need in addition, see workspace_of.
         layer_states: states that layers keep for each slot, in place of keys and values. snapshots: copies of such.
     """
 
@@ -90,10 +90,10 @@ class BucketSteps:
 
     Attributes:
         kind: "decode" or "prefill".
-        requests, tokens: that the bucket holds.
+        requests, tokens: how many the bucket holds.
         steps: how many.
-        computed_tokens: of requests.
-        padding_tokens: of padding.
+        computed_tokens: computed tokens of requests.
+        padding_tokens: computed tokens of padding, which no request gets.
     """
 
     kind: str

@@ -24,12 +24,12 @@ class PageMap:
     """One data-parallel rank's pool.
 
     Attributes:
-        num_pages: that requests can own.
+        num_pages: pages that requests can own.
         used: pages that running requests hold. cached: pages that only the prefix cache holds. The others are free.
         pages_per_cell: pages of a cell, with consecutive numbers; the last cell may have fewer.
         runs: equal cells that follow each other: [cells, used pages of each, cached pages of each].
         groups: by what they keep; without layers that keep keys and values there are none.
-        seconds: that it took to make the map; no step was planned meanwhile.
+        seconds: how long it took to make the map; no step was planned meanwhile.
     """
 
     num_pages: int

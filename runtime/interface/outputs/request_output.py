@@ -104,10 +104,10 @@ class RequestTimings:
     Attributes:
         queue: from its arrival at the server until it was first admitted, or until it ended, if the engine never
             admitted it; tokenizing it is part of that.
-        compile_wait: of the others, what programs took that had to be compiled first.
+        compile_wait: the part of the other times that passed while programs were compiled first.
         prefill: from its admission to its first token.
         decode: from its first token to its last.
-        detokenize: of decode and prefill, what the front took to make text of its tokens.
+        detokenize: the part of prefill and decode in which the front made text of its tokens.
         total: from its arrival to its end.
     """
 

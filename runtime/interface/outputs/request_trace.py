@@ -55,7 +55,7 @@ class WaitTimes:
         """A copy, made by hand: dataclasses.replace takes five times as long, and this runs for every request.
 
         Args:
-            num_retracted: in place of this one's.
+            num_retracted: takes the place of this one's.
         """
         count = self.num_retracted if num_retracted is None else num_retracted
         return WaitTimes(self.slots, self.memory, self.step, self.compile, count)
@@ -162,14 +162,14 @@ class RequestTrace:
 
     Attributes:
         queued: when the engine got it, in seconds since the epoch: it was tokenized and sent before.
-        waits: in the queue, retractions included.
-        chunks: of its prefill, the first MAX_CHUNKS; num_chunks: all.
+        waits: times in the queue, retractions included.
+        chunks: the first MAX_CHUNKS chunks of its prefill. num_chunks: how many there were.
         retractions: the first MAX_CHUNKS; the request has their number.
         decode: the engine's decode steps while it decoded.
-        compile_seconds: that steps took to compile programs while it was here.
+        compile_seconds: seconds that steps took to compile programs while it was here.
         drafts: its own.
         timeline: see RequestOptions.timeline; of an engine's output: what came since the last one.
-        snapshots: where it began at one, the first MAX_CHUNKS.
+        snapshots: the snapshots that it began at, the first MAX_CHUNKS.
     """
 
     queued: float = 0.0
@@ -192,7 +192,7 @@ class RequestTrace:
         """Set the time that steps took to compile.
 
         Args:
-            seconds: all so far, while the request was here.
+            seconds: the total so far, while the request was here.
         """
         self.compile_seconds = seconds
 

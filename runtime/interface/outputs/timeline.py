@@ -32,10 +32,10 @@ class TimelineRecord(NamedTuple):
         compile_seconds: of `seconds`: the engine built programs.
         tokens: of the prompt (or, after a retraction, of what follows it) that were found or computed; of "retracted":
             that were given up.
-        new_tokens: that the answer got.
+        new_tokens: tokens that the answer got.
         rows: requests that decoded in the step; of "prefill": tokens of all requests in the step.
         bucket: rows, or tokens, that the step's program holds.
-        drafts, accepted: of this request: proposed, and right.
+        drafts, accepted: drafts of this request that were proposed, and that were right.
     """
 
     kind: TimelineKind
@@ -73,8 +73,8 @@ class Timeline:
 
     Attributes:
         data: the records, packed.
-        most_steps: that one record may stand for.
-        max_records: that may be kept.
+        most_steps: steps that one record may stand for.
+        max_records: records that may be kept.
         is_dropped: it made room for others' and is gone.
     """
 

@@ -1,5 +1,5 @@
-"""What a step gives, in the form that crosses the process border: new tokens of a request with all that is to tell of
-it, and plain tokens of many requests at once."""
+"""What a step gives, in the form that crosses the process border: new tokens of a request with their details,
+and plain tokens of many requests at once."""
 
 import dataclasses
 import itertools

@@ -167,9 +167,10 @@ Vectors = npt.NDArray[np.float32]
 
 
 def check_dimensions(dimensions: int | None, spec: EmbeddingSpec) -> None:
-    """
+    """Check the size of embeddings that a client asks for.
+
     Raises:
-        InvalidRequestError: the model has fewer.
+        InvalidRequestError: it is not in 1 … the model's size, or the model makes classes, not embeddings.
     """
     if dimensions is None:
         return

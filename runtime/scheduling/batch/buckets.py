@@ -26,7 +26,7 @@ class VerifyBucket:
 
     Attributes:
         num_requests: rows that it samples.
-        forward: of the forward pass that computes them, as chunks.
+        forward: the bucket of the forward pass that computes them, as chunks.
     """
 
     num_requests: int

@@ -60,8 +60,8 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
-        events: of the tree's pages, if they are published.
-        snapshots: of states, which it has where layers keep states; None: it has none.
+        events: events of the tree's pages, if they are published.
+        snapshots: snapshots of states, if layers keep states; None: there are none.
     """
 
     def __init__(

@@ -14,13 +14,14 @@ from palladio.runtime.scheduling.state.window_pages import PageIds, WindowPage
 
 
 class TreeWindows:
-    """
+    """The pages of windowed groups in the tree, and which of them may be evicted.
+
     Args:
         groups: in the order of `RadixNode.windows`.
 
     Attributes:
-        num_ids: page numbers of all pages in the tree.
-        num_idle: numbers of pages that no request holds.
+        num_ids: how many page numbers all pages in the tree have.
+        num_idle: how many of these belong to pages that no request holds.
     """
 
     def __init__(self, groups: Sequence[WindowGroup]) -> None:

@@ -42,8 +42,8 @@ class BatchShare:
 
     Attributes:
         slowdown: how much longer foreground requests may take, as a share of their time.
-        num_background: requests in the engine, of all its data-parallel ranks.
-        foreground: of the step that is planned, in all ranks; None: there is one rank, which looks for itself.
+        num_background: background requests in the engine, of all its data-parallel ranks.
+        foreground: foreground rows of the planned step, in all ranks; None: a single rank counts its own.
     """
 
     def __init__(self, slowdown: float) -> None:

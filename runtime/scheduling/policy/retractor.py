@@ -88,7 +88,7 @@ class Retractor:
         wait or are retracted.
 
         Args:
-            slots: of running requests.
+            slots: slots of running requests.
         """
         columns = self._running.columns
         if columns.count_with_room() == len(self._running):

