@@ -2,8 +2,8 @@
 
 python scripts/peer_routes.py sglang-0.5.23-….whl vllm-0.32.0-….whl > tests/http/routes/peer_routes.json
 
-It reads the sources in a wheel with `ast` and imports nothing of them: the paths of calls such as `@router.post(PATH)`.
-A path that an environment variable may change is its default; one without a constant is left out.
+It reads the sources in a wheel with `ast` and imports nothing of them: the paths of calls such as `@router.post(PATH)`
+and `Mount(PATH, app)`. A path that an environment variable may change is its default; one without a constant is left out.
 """
 
 import ast
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FOLDERS: Final = {"sglang": "sglang/srt/entrypoints/", "vllm": "vllm/entrypoints/"}
+FOLDERS: Final = {"sglang": ("sglang/srt/entrypoints/", "sglang/srt/utils/common.py"), "vllm": ("vllm/entrypoints/",)}
 OTHER_SERVERS: Final = (  # in these folders: processes beside the server, and pages of documentation
     *("engine_info_bootstrap_server.py", "entrypoints/cli/", "launchers/dp_supervisor.py", "offline_docs.py"),
 )
@@ -24,10 +24,12 @@ METHODS: Final = {"get", "post", "put", "delete", "patch", "websocket", "api_rou
 def routes_of(source: str) -> Iterator[str]:
     """The paths that a module gives to a router or an application."""
     for node in ast.walk(ast.parse(source)):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        if not (isinstance(node, ast.Call) and node.args):
             continue
-        path = _constant(node.args[0])
-        if node.func.attr in METHODS and path is not None and path.startswith("/"):
+        path, called = _constant(node.args[0]), node.func
+        is_method = isinstance(called, ast.Attribute) and called.attr in METHODS
+        is_mount = isinstance(called, ast.Name) and called.id == "Mount"
+        if (is_method or is_mount) and path is not None and path.startswith("/"):
             yield path
 
 

@@ -7,9 +7,7 @@ import orjson
 
 from palladio.http.generation.chunks import StreamSettings
 from palladio.http.generation.event_stream import EventWriter
-from palladio.http.generation.params import wants_progress
 from palladio.http.wire.errors import ErrorBody
-from palladio.http.wire.protocol import SamplingFields
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 
 _OPEN: Final = {"logprobs": None, "finish_reason": None}
@@ -23,7 +21,7 @@ class ProgressChunks:
     Args:
         writer: of the other outputs.
         settings: of the stream.
-        choice: what a chunk without text has as its choice, beside the index.
+        choice: what a chunk without text has as its choice, besides the index.
     """
 
     def __init__(self, writer: EventWriter, settings: StreamSettings, choice: Mapping[str, Any]) -> None:
@@ -47,10 +45,3 @@ class ProgressChunks:
 
     def fail(self, error: ErrorBody) -> bytes:
         return self._writer.fail(error)
-
-
-def with_progress(
-    writer: EventWriter, settings: StreamSettings, body: SamplingFields, choice: Mapping[str, Any]
-) -> EventWriter:
-    """Adds chunks of the prefill, if the request asks for them."""
-    return ProgressChunks(writer, settings, choice) if wants_progress(body) else writer

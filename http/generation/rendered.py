@@ -21,7 +21,7 @@ _PARAMS = (  # of SamplingParams, that vLLM's have too
 def rendered(
     context: Context, request: GenerationRequest, model: str, stream: bool | None, stream_options: WireModel | None
 ) -> dict[str, Any]:
-    """Returns what the engine would be told.
+    """Return a request as the engine would get it, in the form of vLLM.
 
     Args:
         model: the name in the answer.

@@ -9,9 +9,10 @@ from palladio.http.chat.chat_output import ChatMessage, MessageChunks
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.chunks import ChatChunks, StreamSettings
 from palladio.http.generation.context import Call, Context, Endpoint
-from palladio.http.generation.event_stream import EventStream, with_warnings
+from palladio.http.generation.event_stream import EventStream, EventWriter, with_warnings
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
-from palladio.http.generation.progress_chunks import CHAT_CHOICE, with_progress
+from palladio.http.generation.params import wants_progress
+from palladio.http.generation.progress_chunks import CHAT_CHOICE, ProgressChunks
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
@@ -37,10 +38,12 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     if body.stream:
         stream = await run.start()
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        chunks = ChatChunks(settings, run.tokenizer)
+        chunks: EventWriter = ChatChunks(settings, run.tokenizer)
         if not run.plan.is_plain:
             chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
-        return EventStream(stream, with_warnings(with_progress(chunks, settings, body, CHAT_CHOICE), run.warnings))
+        if wants_progress(body):
+            chunks = ProgressChunks(chunks, settings, CHAT_CHOICE)
+        return EventStream(stream, with_warnings(chunks, run.warnings))
     answer = await run.collect()
     outputs, prompt_ids = answer.outputs, run.request.prompt_ids
 

@@ -13,7 +13,7 @@ from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 Mode = Literal["abort", "wait", "keep"]
-SCHEDULING: Final = "scheduling"  # vLLM's tag of a pause, beside those of memory
+SCHEDULING: Final = "scheduling"  # vLLM's tag of a pause; the other tags name memory
 
 
 def vllm_control_router(context: Context) -> APIRouter:

@@ -114,6 +114,7 @@ def events(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 def test_the_interval_is_a_number_of_seconds() -> None:
+    assert HttpConfig().sse_keep_alive_interval == 15.0
     for wrong in (-1.0, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match="--sse-keep-alive-interval"):
             HttpConfig(sse_keep_alive_interval=wrong)

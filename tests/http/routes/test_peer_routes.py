@@ -56,6 +56,7 @@ def test_they_are_404s(http: httpx.Client) -> None:
         ('@app.api_route("/c", methods=["GET"])\nasync def f(): ...', ["/c"]),
         ('import os\n@app.post(os.environ.get("X", "/d"))\ndef f(): ...', ["/d"]),
         ('router.add_api_route("/e", f, methods=["POST"])', ["/e"]),
+        ('app.routes.append(Mount("/g", make_app()))', ["/g"]),
         ('@app.get(name)\ndef f(): ...\nx.get("key")\n@app.websocket("/f")\nasync def g(): ...', ["/f"]),
     ],
 )
