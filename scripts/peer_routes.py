@@ -3,7 +3,8 @@
 python scripts/peer_routes.py sglang-0.5.23-….whl vllm-0.32.0-….whl > tests/http/routes/peer_routes.json
 
 It reads the sources in a wheel with `ast` and imports nothing of them: the paths of calls such as `@router.post(PATH)`
-and `Mount(PATH, app)`. A path that an environment variable may change is its default; one without a constant is left out.
+and `Mount(PATH, app)`. A path that an environment variable may change is its default; one without a constant is left
+out.
 """
 
 import ast
