@@ -52,15 +52,11 @@ def _add_render(router: APIRouter, context: Context) -> None:
         chat, warnings = await _translate(body, before, name)
         with chat.names.renaming():
             options = call.options(chat.chat)
-        read = await translate(
-            context, chat.chat, warnings, chat.names, name, options, reasoning_is_optional=True
-        )
+        read = await translate(context, chat.chat, warnings, chat.names, name, options, reasoning_is_optional=True)
         read.warnings.note_since(before, context.note_warning)
         lowered = dataclasses.replace(read.request, lowers_length=True)
         with read.names.renaming():
-            return rendered_response(
-                rendered(context, lowered, model, body.stream, None) | read.warnings.fields()
-            )
+            return rendered_response(rendered(context, lowered, model, body.stream, None) | read.warnings.fields())
 
 
 async def complete_message(context: Context, call: Call, body: MessagesRequest) -> Response:

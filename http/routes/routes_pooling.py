@@ -63,9 +63,7 @@ async def _embed(context: Context, call: Call, body: CohereEmbedRequest) -> Resp
         message = "{param} has no effect: this server puts no prefix of the model before texts; write it yourself"
         warnings.warn(InvalidRequestError.of(message, param="input_type", code="unsupported_parameter"))
         warnings.found.note_since(call.warnings, context.note_warning)
-    plain = PoolingRequest(
-        input=body.texts, model=body.model, dimensions=body.output_dimension, priority=body.priority
-    )
+    plain = PoolingRequest(input=body.texts, model=body.model, dimensions=body.output_dimension, priority=body.priority)
     context.names.answering(body.model)
     with FieldMap(paths={"dimensions": "output_dimension"}).renaming():
         check_dimensions(body.output_dimension, spec)

@@ -9,7 +9,6 @@ from palladio.http.security.admin_access import check_admin_access
 from palladio.http.security.callers import CallerOf
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.protocol_model_control import AbortRequestsBody
-from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 Mode = Literal["abort", "wait", "keep"]
@@ -22,7 +21,7 @@ def vllm_control_router(context: Context) -> APIRouter:
 
     router = APIRouter(dependencies=[Depends(may_control)])
     _add_pause(router, context)
-    _add_sleep(router, context.engine.model)
+    _add_sleep(router, context)
     others = APIRouter()
     _add_others(others, context)
     others.include_router(router)
@@ -30,12 +29,10 @@ def vllm_control_router(context: Context) -> APIRouter:
 
 
 def _add_pause(router: APIRouter, context: Context) -> None:
-    model = context.engine.model
-
     @router.post("/pause")
     async def pause(mode: Mode = "abort", clear_cache: bool = True) -> dict[str, str]:
         """Stops generation; new requests wait. `abort` ends the requests that run, `keep` lets them go on later."""
-        await model.pause(_pause_mode(mode, keeps_pages=True))
+        await context.engine.model.pause(_pause_mode(mode, keeps_pages=True))
         if clear_cache and mode == "abort":
             await _reset(context)
         return {"status": "paused"}
@@ -43,14 +40,15 @@ def _add_pause(router: APIRouter, context: Context) -> None:
     @router.post("/resume")
     async def resume() -> dict[str, str]:
         """Ends a pause; without one it does nothing."""
-        await model.go_on()
+        await context.engine.model.go_on()
         return {"status": "resumed"}
 
 
-def _add_sleep(router: APIRouter, model: ModelSwitch) -> None:
+def _add_sleep(router: APIRouter, context: Context) -> None:
     @router.post("/sleep")
     async def sleep(level: Annotated[int, Query(ge=0, le=2)] = 1, mode: Mode = "abort") -> dict[str, Any]:
         """Level 0 pauses generation; 1 and 2 also free the memory of the weights and the KV cache."""
+        model = context.engine.model
         was_paused = model.paused is not None
         await model.pause(_pause_mode(mode, keeps_pages=level == 0))
         try:
@@ -65,12 +63,13 @@ def _add_sleep(router: APIRouter, model: ModelSwitch) -> None:
     @router.post("/release_kv_cache_memory")
     async def release_kv_cache_memory() -> dict[str, str]:
         """Frees the memory of the KV cache; no request may be running."""
-        await model.release(["kv_cache"])
+        await context.engine.model.release(["kv_cache"])
         return {"status": "kv_cache_released"}
 
     @router.post("/wake_up")
     async def wake_up(tags: Annotated[list[str] | None, Query()] = None) -> dict[str, Any]:
         """Restores memory, all of it or what `tags` name; when none is released any more, a pause ends."""
+        model = context.engine.model
         memory = None if not tags else [tag for tag in tags if tag != SCHEDULING]
         if memory is None or memory:
             await model.resume(memory)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -180,11 +180,11 @@ def test_progress_comes_before_the_first_token(serve: Serve, engine: FakeEngine)
 
 
 @pytest.fixture
-def slow(serve: Serve, engine: FakeEngine) -> Iterator[Callable[[], str]]:
+def slow(serve: Serve, engine: FakeEngine) -> Callable[[], str]:
     """A server whose streams have comments before, between and behind events."""
     engine.reply = "Hi you"
     engine.first_delay, engine.prefill_delay, engine.delay = 3 * INTERVAL, 2 * INTERVAL, 2 * INTERVAL
-    yield lambda: serve(sse_keep_alive_interval=INTERVAL)
+    return lambda: serve(sse_keep_alive_interval=INTERVAL)
 
 
 def test_openais_sdk_reads_both(slow: Callable[[], str]) -> None:
