@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -122,7 +121,7 @@ class _ResultEvents(DoneWriter):
         self._waiting[index] = 0
         return self._event(index, {})
 
-    def _event(self, index: int, fields: Mapping[str, Any]) -> bytes:
+    def _event(self, index: int, fields: dict[str, Any]) -> bytes:
         answer = self._results.take(index) if self._is_delta else self._results.to_dict(index)
         return b"data: " + orjson.dumps(answer | ({"index": index} if self._is_list else {}) | fields) + b"\n\n"
 

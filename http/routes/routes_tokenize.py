@@ -93,9 +93,10 @@ def tokenize_router(context: Context) -> APIRouter:
         """The tokenizer's settings, and the chat template that the server uses, as vLLM shows them."""
         context.require_ready()
         tokenizer = context.facts.tokenizer
-        settings = {name: value for name, value in tokenizer.settings.items() if not name.endswith(_PLACES)}
+        kept = {name: value for name, value in tokenizer.settings.items() if not name.endswith(_PLACES)}
+        settings: dict[str, Any] = _plain(kept)
         template = context.chat_template.source(tokenizer)
-        return _plain(settings) | ({} if template is None else {"chat_template": template})
+        return settings | ({} if template is None else {"chat_template": template})
 
     return router
 

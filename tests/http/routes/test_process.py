@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from uvicorn.config import TRACE_LOG_LEVEL
+from uvicorn.config import LOG_LEVELS
 
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
@@ -53,7 +53,7 @@ def test_the_log_of_requests_goes_on_and_off(engine: FakeEngine, tmp_path: Path)
 
 
 def test_the_level_of_both_processes(http: httpx.Client, engine: FakeEngine) -> None:
-    for level, number in (("warning", logging.WARNING), ("DEBUG", logging.DEBUG), ("trace", TRACE_LOG_LEVEL)):
+    for level, number in (("warning", logging.WARNING), ("DEBUG", logging.DEBUG), ("trace", LOG_LEVELS["trace"])):
         assert http.post("/configure_logging", json={"log_level": level}).status_code == 200
         assert logging.getLogger().level == number
         assert engine.configured[-1] == (number, False)
