@@ -1,4 +1,4 @@
-"""POST /configure_logging and /freeze_gc."""
+"""POST /configure_logging and /freeze_gc, and GET /tokenizer_info."""
 
 import gc
 import logging
@@ -13,7 +13,7 @@ from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.runtime.telemetry.process_settings import configure_process
 from tests.fake_engine import FakeEngine
-from tests.http.conftest import running_server
+from tests.http.conftest import Serve, running_server
 
 PROMPT = {"prompt": "hi", "max_tokens": 3}
 
@@ -93,3 +93,18 @@ def test_settings_of_a_process() -> None:
     assert logging.getLogger("httpx").level == logging.ERROR
     configure_process(logging.DEBUG, freeze_gc=False)
     assert logging.getLogger("httpx").level == logging.WARNING
+
+
+def test_settings_of_the_tokenizer(http: httpx.Client, serve: Serve, engine: FakeEngine, tmp_path: Path) -> None:
+    info = http.get("/tokenizer_info").raise_for_status().json()
+    assert engine.tokenizer is not None
+    settings = engine.tokenizer.settings
+    assert info["tokenizer_class"] == settings["tokenizer_class"]
+    assert info["eos_token"] == str(settings["eos_token"])
+    assert not [name for name in info if name.endswith(("_file", "_path"))]
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}", encoding="utf-8")
+    other = httpx.get(serve(chat_template=str(template)) + "/tokenizer_info", timeout=20).raise_for_status().json()
+    assert other == info | {"chat_template": "{{ messages[0].content }}"}
+    engine.state = "starting"
+    assert http.get("/tokenizer_info").status_code == 503
