@@ -30,6 +30,7 @@ from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.routes.routes_admin import admin_router
 from palladio.http.routes.routes_capabilities import capabilities_router
 from palladio.http.routes.routes_chat import CHAT, stored_router
+from palladio.http.routes.routes_chat_batch import BATCH_CHAT
 from palladio.http.routes.routes_classify import CLASSIFY, NATIVE_CLASSIFY
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.routes.routes_dashboard import dashboard_router
@@ -41,11 +42,14 @@ from palladio.http.routes.routes_load import load_router
 from palladio.http.routes.routes_model_control import model_control_router
 from palladio.http.routes.routes_models import models_router
 from palladio.http.routes.routes_observe import observe_router
+from palladio.http.routes.routes_pooling import COHERE_EMBED, POOLING
+from palladio.http.routes.routes_process import process_router
 from palladio.http.routes.routes_reasoning import reasoning_router
 from palladio.http.routes.routes_render import RENDER_CHAT, RENDER_COMPLETION
 from palladio.http.routes.routes_scores import PAIR_ENDPOINTS, RERANK
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
+from palladio.http.routes.routes_vllm_control import vllm_control_router
 from palladio.http.security.access import browser_guard, cors, describe_access
 from palladio.http.security.callers import OPEN_PATHS, Caller, Callers, KeyAuth
 from palladio.http.settings.http_config import HttpConfig
@@ -108,14 +112,16 @@ def create_app(
     ]
     app = FastAPI(title="Palladio", version=__version__, middleware=middleware, docs_url=None, redoc_url=None)
     install_error_handlers(app, observer.errors.note_answer)
-    of_prompts = (CHAT, RENDER_CHAT, APPLY_TEMPLATE, COMPLETIONS, RENDER_COMPLETION, GENERATE)
-    for endpoint in (*of_prompts, EMBEDDINGS, ENCODE, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY):
+    of_prompts = (CHAT, RENDER_CHAT, BATCH_CHAT, APPLY_TEMPLATE, COMPLETIONS, RENDER_COMPLETION, GENERATE)
+    of_texts = (EMBEDDINGS, ENCODE, POOLING, COHERE_EMBED, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY)
+    for endpoint in (*of_prompts, *of_texts):
         endpoint.add_to(app.router, context)
     for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)
     routers = (models_router, tokenize_router, admin_router, reasoning_router, tools_router, stored_router)
     others = (capabilities_router, observe_router, messages_router, ollama_router, load_router, invocations_router)
-    for router in (*routers, *others, model_control_router, llama_cpp_router):
+    controls = (model_control_router, vllm_control_router, process_router)
+    for router in (*routers, *others, *controls, llama_cpp_router):
         app.include_router(_with_heads(router(context)))
     app.include_router(_with_heads(pages_router(config)))
     _add_responses(app, context)

@@ -51,6 +51,7 @@ from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_embedding import fake_embedding
+from tests.fake_outputs import fake_logprob, fake_prefill
 from tests.fake_timeline import fake_timeline
 
 MODEL = "qwen/qwen2.5-0.5b-instruct"
@@ -85,7 +86,8 @@ class FakeEngine:
         refuse: raised before any token.
         refuse_in_queue: seconds that each request is in the queue for memory; its timeout passes there.
         abort_status: sample 0 ends in an abort with this HTTP status after `fail_after` tokens.
-        cached_tokens: of a sample, by prompt ids and sample index.
+        cached_tokens: of a sample, by prompt ids and sample index. prefill_delay: seconds after each report of a
+            request's prefill: when it begins, and when it has ended.
         embedding: it makes embeddings (see fake_embedding), and says nothing. embeds: of prompts, if it takes them.
         ranks: data-parallel ones, if there are several. pages: the maps that it has.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
@@ -95,6 +97,7 @@ class FakeEngine:
         asked_explain: for each question, the request ids.
         num_tokens: that it has said.
         steered: what `model` has asked for; with `steer_error` the answer is this refusal.
+        configured: settings of its process that were asked for.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, *, reply: str | Callable[[list[int], int], str] = "Hello") -> None:
@@ -111,7 +114,7 @@ class FakeEngine:
         self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
-        self.delay = self.first_delay = self.load_seconds = 0.0
+        self.delay = self.first_delay = self.load_seconds = self.prefill_delay = 0.0
         self.holds = False
         self.fail: Exception | None = None
         self.fail_after = 0
@@ -135,6 +138,7 @@ class FakeEngine:
         self._fast_paths: dict[str, FastPath] = {}
         self.steered: list[tuple[object, ...]] = []
         self.steer_error = ""
+        self.configured: list[tuple[int | None, bool]] = []
         self.model = ModelSwitch(self._steer, self.abort, "default")
 
     @classmethod
@@ -202,6 +206,10 @@ class FakeEngine:
             await asyncio.sleep(self.first_delay)
             while self.holds:
                 await asyncio.sleep(0.01)
+            for index in range(params.n) if options.progress else ():
+                for output in fake_prefill(request_id, index, prompt_ids, self.cached_tokens(prompt_ids, index)):
+                    yield output
+                    await asyncio.sleep(self.prefill_delay)
             samples = [_Sample(self, call, index, call.received) for index in range(params.n)]
             while samples:
                 for sample in list(samples):
@@ -293,6 +301,9 @@ class FakeEngine:
             for index in range(call.params.n)
         }
 
+    async def configure_process(self, log_level: int | None = None, *, freeze_gc: bool = False) -> None:
+        self.configured.append((log_level, freeze_gc))
+
     async def start_profile(self, options: ProfileOptions) -> None:
         if self.profile is not None:
             raise InvalidRequestError("a profile is already running")
@@ -356,14 +367,14 @@ class _Sample:
         params, prompt_ids = self._call.params, self._call.prompt_ids
         prompt_logprobs = None
         if first and params.prompt_logprobs is not None and self._index == 0:
-            prompt_logprobs = [_logprob(i, params.prompt_logprobs, params) for i in prompt_ids]
+            prompt_logprobs = [fake_logprob(i, params.prompt_logprobs, params) for i in prompt_ids]
             prompt_logprobs[0] = TokenLogprob(prompt_ids[0], None)
         return RequestOutput(
             request_id=self._call.request_id,
             index=self._index,
             text=text,
             token_ids=ids,
-            logprobs=None if params.logprobs is None else [_logprob(i, params.logprobs, params) for i in ids],
+            logprobs=None if params.logprobs is None else [fake_logprob(i, params.logprobs, params) for i in ids],
             prompt_logprobs=prompt_logprobs,
             finish=finish,
             prompt_tokens=len(prompt_ids),
@@ -385,13 +396,3 @@ class _Sample:
         waits, decode, drafts = WaitTimes(memory=0.5, num_retracted=3), DecodeSteps(10, 25, 40), DraftCounts(2, 6, 3)
         told = fake_timeline(6, self._count) if self._call.options.timeline else None
         return RequestTrace(self._received, waits, [chunk], 1, [], decode, 0.0625, drafts, told)
-
-
-def _logprob(token_id: int, num_top: int, params: SamplingParams) -> TokenLogprob:
-    """The chosen token is the likeliest, at -0.5; the next ids follow; the last of three or more is impossible. Tokens
-    that are asked for have the negative of their ids."""
-    top = [(token_id if k == 0 else (token_id + k) % 384, -0.5 - k) for k in range(num_top)]
-    if num_top > 2:
-        top[-1] = (top[-1][0], float("-inf"))
-    asked = [(i, -0.5 if i == token_id else -float(i)) for i in params.logprob_token_ids or ()]
-    return TokenLogprob(token_id, -0.5, tuple(top), tuple(asked))

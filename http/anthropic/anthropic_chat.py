@@ -59,7 +59,7 @@ class AnthropicChat:
         _check_context_management(body.context_management or {}, warnings)
         if isinstance(body, MessagesRequest):
             _check_thread(body)
-            fields["stop"] = body.stop_sequences
+            fields |= {"stop": body.stop_sequences, "stream": body.stream, "return_progress": body.return_progress}
         self.chat = ChatRequest(**fields)
 
     @property

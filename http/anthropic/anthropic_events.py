@@ -10,6 +10,7 @@ from palladio.http.chat.chat_run import ChatRun
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 _DELTAS: Mapping[str, tuple[str, str]] = {  # kind of a block → type of its deltas, and where their text is
@@ -48,6 +49,9 @@ class AnthropicEvents(BlockWriter):
 
     def _begin(self) -> bytes:
         return _event("message_start", message=self.message | {"usage": self._usage()}) + _event("ping")
+
+    def _progress(self, progress: PrefillProgress) -> bytes:
+        return _event("ping", prompt_progress=progress.as_dict())
 
     def _open(self, block: Block) -> bytes:
         return _event("content_block_start", index=block.position, content_block=_content(block))

@@ -54,3 +54,4 @@ class MessagesRequest(CountTokensRequest):
     cache_salt: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    return_progress: bool | None = None

@@ -1,5 +1,6 @@
 """Anthropic's /v1/messages and /v1/messages/count_tokens."""
 
+import dataclasses
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, Messa
 from palladio.http.chat.chat_run import ChatRun, translate
 from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream
+from palladio.http.generation.rendered import rendered, rendered_response
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.fields import WarningList, Warnings
@@ -33,7 +35,28 @@ def messages_router(context: Context) -> APIRouter:
         counted.warnings.note_since(before, context.note_warning)
         return {"input_tokens": len(counted.request.prompt_ids)} | counted.warnings.fields()
 
+    _add_render(router, context)
     return router
+
+
+def _add_render(router: APIRouter, context: Context) -> None:
+    reader = JsonBody(MessagesRequest, context.note_warning)
+
+    @router.post("/v1/messages/render", openapi_extra=describe_body(MessagesRequest), response_model=None)
+    async def render(request: Request) -> Response:
+        """A request as token ids; nothing goes to the engine."""
+        body, before = await reader.read(request)
+        call, name = Call.of(request, before), f"msg_{request.state.request_id}"
+        context.require_generation()
+        model = context.names.answering(body.model)
+        chat, warnings = await _translate(body, before, name)
+        with chat.names.renaming():
+            options = call.options(chat.chat)
+        read = await translate(context, chat.chat, warnings, chat.names, name, options, reasoning_is_optional=True)
+        read.warnings.note_since(before, context.note_warning)
+        lowered = dataclasses.replace(read.request, lowers_length=True)
+        with read.names.renaming():
+            return rendered_response(rendered(context, lowered, model, body.stream, None) | read.warnings.fields())
 
 
 async def complete_message(context: Context, call: Call, body: MessagesRequest) -> Response:

@@ -9,6 +9,7 @@ from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.text_logprobs import TextLogprobs
 from palladio.http.generation.usage import Usage
 from palladio.http.tool_calls.reading.base import ToolDelta
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 
@@ -71,6 +72,8 @@ class BlockWriter:
         self._count(output)
         events = b"" if self._has_begun else self._begin()
         self._has_begun = True
+        if output.progress is not None:
+            events += self._progress(output.progress)
         for piece in self._pieces(output):
             events += self._write(piece)
         if output.finish is None:
@@ -81,6 +84,10 @@ class BlockWriter:
         return events + self._leave() + self._end()
 
     def _begin(self) -> bytes:
+        raise NotImplementedError
+
+    def _progress(self, progress: PrefillProgress) -> bytes:
+        """The event that says how far the prompt is computed."""
         raise NotImplementedError
 
     def _open(self, block: Block) -> bytes:

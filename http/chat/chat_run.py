@@ -101,14 +101,17 @@ class ChatRun:
         """
         return dataclasses.replace(self, stream=self.stream.renewed())
 
-    async def start(self) -> OutputStream:
-        """Its outputs as they come, the first of which is there.
+    async def start(self, *, keeps_alive: bool = True) -> OutputStream:
+        """Its outputs as they come. The first of them is there, or a comment is due.
+
+        Args:
+            keeps_alive: comments may come between its events, see `OutputStream.start`.
 
         Raises:
             PalladioError: what went wrong before the first output.
             HttpError: the client went away.
         """
-        return await self.call.wait(self.stream.start())
+        return await self.call.wait(self.stream.start(keeps_alive=keeps_alive))
 
     async def collect(self) -> ChatAnswer:
         """Waits for all of it.

@@ -1,6 +1,8 @@
 """EventStream: a response of server-sent events, and what writers of events are like."""
 
+import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 END = b"}\n\n"
+COMMENT = b": keep-alive\n\n"  # a line that clients of server-sent events skip
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -78,6 +81,66 @@ def with_warnings(writer: EventWriter, warnings: Warnings) -> EventWriter:
     return WarnedEvents(writer, warnings.fields()) if warnings.entries else writer
 
 
+class KeepAlive:
+    """Sends a comment whenever nothing has been sent for a while: proxies and clients close quiet connections.
+
+    Args:
+        interval: seconds; 0: never.
+        send: a message of ASGI.
+        pipe: where events go past `send`; None: nowhere.
+    """
+
+    def __init__(self, interval: float, send: Send, pipe: BodyPipe | None) -> None:
+        self._interval = interval
+        self._send = send
+        self._pipe = pipe
+        self._last = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def start(self, *, is_due: bool) -> None:
+        """Begins to watch.
+
+        Args:
+            is_due: the client has waited for the first comment already.
+        """
+        if self._interval and is_due:
+            self._last -= self._interval
+        if self._interval:
+            self._wait(0.0 if is_due else self._interval)
+
+    def note(self) -> None:
+        """Notes that events have been sent."""
+        self._last = time.monotonic()
+
+    async def stop(self) -> None:
+        """Sends nothing any more."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        pipe = self._pipe
+        last = self._last if pipe is None else max(self._last, pipe.last_write)
+        rest = last + self._interval - time.monotonic()
+        if rest > 0:
+            self._wait(rest)
+        elif pipe is not None and pipe.is_full:
+            self._wait(self._interval)
+        else:
+            self._sending = asyncio.create_task(self._comment())
+
+    async def _comment(self) -> None:
+        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        self.note()
+        self._wait(self._interval)
+
+
 async def _nothing() -> None:
     pass
 
@@ -119,8 +182,10 @@ class EventStream(Response):
         """
         send: Send = state["send"]
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        keep_alive = KeepAlive(self._stream.keep_alive, send, state.get(PIPE))
         try:
-            await self._send_outputs(send, state.get(PIPE))
+            keep_alive.start(is_due=not self._stream.has_begun)
+            await self._send_outputs(send, state.get(PIPE), keep_alive)
             self._stream.end_record()
             await self._before_end()
             last = self._writer.close()
@@ -132,13 +197,16 @@ class EventStream(Response):
             error_id = uuid.uuid4().hex
             logger.exception("error %s in a stream", error_id)
             last = self._writer.fail(internal_error(error_id))
+        finally:
+            await keep_alive.stop()
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _send_outputs(self, send: Send, pipe: BodyPipe | None) -> None:
+    async def _send_outputs(self, send: Send, pipe: BodyPipe | None, keep_alive: KeepAlive) -> None:
         write, is_first = self._writer.write, True
         async for output in self._stream:
             if events := write(output):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
+                keep_alive.note()
             if is_first and pipe is not None:
                 self._stream.attach(write, pipe)
             is_first = False

@@ -43,6 +43,7 @@ class OutputStream:
 
     Attributes:
         names: what the client calls the engine's fields, which errors of the engine are about.
+        keep_alive: seconds without an event after which its client gets a comment; 0: never.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class OutputStream:
         self._stack = contextlib.AsyncExitStack()
         self._is_open = False
         self._first: RequestOutput | None = None  # that opening it waited for
+        self._opening: asyncio.Task[RequestOutput | None] | None = None  # of the first output, if it was not waited for
+        self.keep_alive = 0.0
         engine = context.engine
         self._rest = engine.generate(requests[0]) if len(requests) == 1 else _merge(engine, requests)
 
@@ -82,16 +85,27 @@ class OutputStream:
         return self._requests[0].params.logprobs
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the first output is there, of one that was started."""
+        return self._opening is None
+
+    @property
     def num_choices(self) -> int:
         return sum(request.params.n for request in self._requests)
 
-    async def start(self) -> Self:
+    async def start(self, *, keeps_alive: bool = False) -> Self:
         """Opens it before it is entered: waits for the first output, so that an error found before it still gets its
         HTTP status.
+
+        Args:
+            keeps_alive: comments may come between its events (--sse-keep-alive-interval). Then it waits no longer than
+                until the first of them is due.
 
         Raises:
             PalladioError: what went wrong; in the client's names.
         """
+        if keeps_alive:
+            self.keep_alive = self._context.config.sse_keep_alive_interval
         with self.names.renaming():
             await self._open()
         return self
@@ -117,7 +131,8 @@ class OutputStream:
         first, self._first = self._first, None
         if first is not None:
             return first
-        output = await anext(self._rest)
+        opening, self._opening = self._opening, None
+        output = await (anext(self._rest) if opening is None else _present(opening))
         self._observe(output)
         if output.finish is not None:
             check_abort(output)
@@ -164,7 +179,16 @@ class OutputStream:
             stack.enter_context(self._context.running.track(self._name, self._requests))
             self._begin_record(stack)
             await stack.enter_async_context(contextlib.aclosing(self._rest))
-            self._first = await anext(self._rest, None)
+            if self.keep_alive:
+                opening = asyncio.create_task(_first_of(self._rest))
+                stack.push_async_callback(_end, opening)
+                await asyncio.wait((opening,), timeout=self.keep_alive)
+                if not opening.done():
+                    self._opening, self._stack = opening, stack.pop_all()
+                    return
+                self._first = opening.result()
+            else:
+                self._first = await anext(self._rest, None)
             if self._first is not None:
                 self._observe(self._first)
                 check_abort(self._first)
@@ -186,6 +210,28 @@ class OutputStream:
 
 def _ignore(_output: RequestOutput) -> None:
     pass
+
+
+async def _first_of(outputs: Outputs) -> RequestOutput | None:
+    return await anext(outputs, None)
+
+
+async def _present(opening: asyncio.Task[RequestOutput | None]) -> RequestOutput:
+    """Waits for a first output.
+
+    Raises:
+        StopAsyncIteration: there is none.
+    """
+    output = await opening
+    if output is None:
+        raise StopAsyncIteration
+    return output
+
+
+async def _end(opening: asyncio.Task[RequestOutput | None]) -> None:
+    """Cancels the wait for a first output, before its stream is closed."""
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
 
 
 def check_abort(output: RequestOutput) -> None:

@@ -66,7 +66,14 @@ def request_options(body: PromptFields) -> RequestOptions:
         timeout=body.timeout,
         routed_dp_rank=body.routed_dp_rank,
         timeline=body.record_timeline if isinstance(body, SamplingFields) else None,
+        progress=isinstance(body, SamplingFields) and wants_progress(body),
     )
+
+
+def wants_progress(body: SamplingFields) -> bool:
+    """Whether the request is a stream that asks how far its prompt is computed."""
+    options = body.stream_options
+    return bool(body.stream and (body.return_progress or (options and options.include_progress)))
 
 
 def request_name(body: PromptFields, generated: str) -> str:

@@ -1,9 +1,10 @@
 """Observer: sees every request begin and end, and passes that on to the metrics, the log and the traces."""
 
 import collections
+import dataclasses
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from palladio.http.observability.explain.explanation import describe_timings, timing_fields
 from palladio.http.observability.explain.timeline_fields import TimelineBudget
@@ -34,6 +35,7 @@ class Observer:
         ConfigError: --log-requests-target cannot be written.
 
     Attributes:
+        config: with what was changed while the server ran.
         live: the requests that have not ended, by owner and id.
         finished: the last ones that have.
         profiles: where they may be written.
@@ -41,6 +43,7 @@ class Observer:
     """
 
     def __init__(self, config: ObservabilityConfig, spans: Spans | None = None) -> None:
+        self.config = config
         self.metrics = FrontMetrics(config)
         self.live: dict[tuple[str, str], RequestRecord] = {}
         self.finished = FinishedRequests(config.num_explained_requests)
@@ -85,6 +88,21 @@ class Observer:
             seen = (one for one in self.live.values() if caller.may_see(one.origin.owner))
             record = next((one for one in seen if request_id in one.names), None)
         return record or self.finished.find(request_id, caller)
+
+    def configure_log(self, changes: Mapping[str, Any]) -> None:
+        """Changes how requests are logged from here on; one that runs is logged to its end with the new settings.
+
+        Args:
+            changes: fields of ObservabilityConfig.
+
+        Raises:
+            ConfigError: --log-requests-target cannot be written; nothing has changed.
+        """
+        config = dataclasses.replace(self.config, **changes)
+        log = RequestLog(config) if config.log_requests else None
+        if self._log is not None:
+            self._log.close()
+        self.config, self._log = config, log
 
     def close(self) -> None:
         """Sends and writes what is left."""

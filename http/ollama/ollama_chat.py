@@ -51,6 +51,7 @@ class OllamaChat:
     ) -> None:
         fields: dict[str, Any] = {"model": model} | _sampling(body.options or OllamaOptions(), warnings)
         fields |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
+        fields |= {"stream": body.stream is not False, "return_progress": body.return_progress}
         fields |= _thinking(body) | _response_format(body.format)
         wholes: Mapping[str, str] = {}
         if isinstance(body, OllamaChatRequest):

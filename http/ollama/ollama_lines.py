@@ -12,6 +12,7 @@ from palladio.http.generation.logprobs import chat_logprobs
 from palladio.http.wire.body import read_json
 from palladio.http.wire.errors import ErrorBody
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 NANOSECONDS = 1_000_000_000
@@ -48,6 +49,9 @@ class OllamaLines(BlockWriter):
 
     def _begin(self) -> bytes:
         return b""
+
+    def _progress(self, progress: PrefillProgress) -> bytes:
+        return _line(self._head() | self._said({}) | {"done": False, "prompt_progress": progress.as_dict()})
 
     def _open(self, block: Block) -> bytes:
         self._num_sent = 0

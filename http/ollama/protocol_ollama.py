@@ -65,6 +65,7 @@ class OllamaFields(WireModel):
     top_logprobs: int | None = None
     truncate: bool | None = None
     shift: bool | None = None
+    return_progress: bool | None = None
 
 
 class OllamaChatRequest(OllamaFields):

@@ -61,7 +61,7 @@ async def _answer(
     is_chat = isinstance(body, OllamaChatRequest)
     lines = OllamaLines(run, body.model, is_chat=is_chat, warnings=run.warnings.fields())
     if body.stream is not False:
-        return EventStream(await run.start(), lines, media_type="application/x-ndjson")
+        return EventStream(await run.start(keeps_alive=False), lines, media_type="application/x-ndjson")
     await run.feed(lines.write)
     return Response(orjson.dumps(lines.answer), media_type="application/json")
 

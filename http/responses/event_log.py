@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+from palladio.http.generation.event_stream import COMMENT
+
 END = b"\n\n"
 
 
@@ -32,8 +34,12 @@ class EventLog:
         self._closed = True
         self._wake()
 
-    async def follow(self, first: int) -> AsyncIterator[bytes]:
-        """Yield the events from number `first` on, as they come."""
+    async def follow(self, first: int, keep_alive: float = 0.0) -> AsyncIterator[bytes]:
+        """Yield the events from number `first` on, as they come.
+
+        Args:
+            keep_alive: seconds without an event after which a comment comes; 0: none comes.
+        """
         while True:
             changed = self._changed
             if first < len(self._events):
@@ -43,7 +49,11 @@ class EventLog:
             elif self._closed:
                 return
             else:
-                await changed.wait()
+                try:
+                    async with asyncio.timeout(keep_alive or None):
+                        await changed.wait()
+                except TimeoutError:
+                    yield COMMENT
 
     def _wake(self) -> None:
         self._changed.set()

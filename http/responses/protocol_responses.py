@@ -31,6 +31,7 @@ class ResponseText(WireModel):
 
 class ResponseStreamOptions(WireModel):
     include_obfuscation: bool | None = None
+    include_progress: bool | None = None
 
 
 class InputTokensRequest(RequestFields):
@@ -66,3 +67,4 @@ class ResponseRequest(InputTokensRequest, SamplerFields):
     cache_salt: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    return_progress: bool | None = None

@@ -114,7 +114,7 @@ def _of_output(body: ResponseRequest) -> dict[str, Any]:
         if name not in INCLUDABLE:
             path = f"include.{position}"
             raise InvalidRequestError(f"{path}: unknown value {name[:200]!r}", param=path)
-    has_logprobs = LOGPROBS in (body.include or ())
+    has_logprobs, options = LOGPROBS in (body.include or ()), body.stream_options
     if body.top_logprobs and not has_logprobs:
         raise InvalidRequestError(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
     return {
@@ -122,6 +122,7 @@ def _of_output(body: ResponseRequest) -> dict[str, Any]:
         "logprobs": has_logprobs,
         "top_logprobs": (body.top_logprobs or 0) if has_logprobs else None,
         "stream": body.stream,
+        "return_progress": body.return_progress or bool(options and options.include_progress),
     }
 
 

@@ -12,6 +12,7 @@ from palladio.http.generation.logprobs import chat_logprobs
 from palladio.http.responses.response_items import Item, Response, item_id
 from palladio.http.responses.response_object import response_error, response_usage
 from palladio.http.wire.errors import ErrorBody
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.token_output import TokenLogprob
 
 _OBFUSCATED_SIZE = 32  # characters that a delta is filled up to, or to a multiple of
@@ -73,6 +74,9 @@ class ResponseEvents(BlockWriter):
         self.response["status"] = "in_progress"
         opening = b"" if self._sequence_number else self._of_response("response.created")
         return opening + self._of_response("response.in_progress")
+
+    def _progress(self, progress: PrefillProgress) -> bytes:
+        return self._event("response.in_progress", response=self.response, prompt_progress=progress.as_dict())
 
     def _end(self) -> bytes:
         assert self.finish is not None

@@ -10,6 +10,7 @@ from starlette.responses import StreamingResponse
 from palladio.http.chat.chat_run import translate
 from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import HEADERS, EventStream
+from palladio.http.generation.rendered import rendered, rendered_response
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.event_log import split_events
@@ -17,6 +18,7 @@ from palladio.http.responses.protocol_responses import InputTokensRequest, Respo
 from palladio.http.responses.response_chat import ResponseChat
 from palladio.http.responses.response_run import ResponseRun, conversation_of
 from palladio.http.responses.response_store import ResponseStore, StoredResponse
+from palladio.http.responses.truncation import fitted
 from palladio.http.responses.unfinished_responses import UnfinishedResponses
 from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.records.disk_errors import disk_errors
@@ -48,6 +50,7 @@ def responses_router(
         return await complete_response(context, call, body)
 
     _add_input_tokens(router, context, store)
+    _add_render(router, context, store)
 
     @router.get("/v1/responses/{response_id}", response_model=None)
     async def retrieve(
@@ -64,7 +67,7 @@ def responses_router(
             return _json(stored.response if running is None else await background.shown(running))
         first = 0 if starting_after is None else starting_after + 1
         if running is not None:
-            return _events(running.log.follow(first))
+            return _events(running.log.follow(first, context.config.sse_keep_alive_interval))
         if stored.request is not None:
             raise OverloadedError(
                 f"{response_id} runs on another server, or waits to run again after its server stopped; "
@@ -125,6 +128,30 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
         return {"object": "response.input_tokens", "input_tokens": count} | counted.warnings.fields()
 
 
+def _add_render(router: APIRouter, context: Context, store: ResponseStore) -> None:
+    reader = JsonBody(ResponseRequest, context.note_warning)
+
+    @router.post("/v1/responses/render", openapi_extra=describe_body(ResponseRequest), response_model=None)
+    async def render(request: Request) -> Response:
+        """A request as token ids; nothing goes to the engine, and nothing is stored."""
+        body, before = await reader.read(request)
+        call, name = Call.of(request, before), f"resp_{request.state.request_id}"
+        context.require_generation()
+        model, warnings = context.names.answering(body.model), WarningList(before)
+        conversation = await conversation_of(store, body, name, call.caller, warnings)
+        if body.truncation == "auto":
+            conversation = await fitted(context, body, conversation)
+        size = entries_size([*conversation.earlier, *conversation.new], body.tools)
+        chat = await run_encoding(lambda: ResponseChat(body, conversation, warnings, name), size)
+        with chat.names.renaming():
+            options = call.options(chat.chat)
+        read = await translate(context, chat.chat, warnings.found, chat.names, name, options)
+        read.warnings.note_since(before, context.note_warning)
+        with read.names.renaming():
+            answer = rendered(context, read.request, model, body.stream, body.stream_options)
+            return rendered_response(answer | read.warnings.fields())
+
+
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:
     """Make a response while the client waits for it.
 
@@ -165,7 +192,7 @@ async def _start(
     await response.save()
     first = _json(response.events.response)
     running = background.start(response.run, response.events)
-    return _events(running.log.follow(0)) if body.stream else first
+    return _events(running.log.follow(0, context.config.sse_keep_alive_interval)) if body.stream else first
 
 
 def _json(content: dict[str, Any]) -> Response:

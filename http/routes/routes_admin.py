@@ -159,7 +159,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
         return (
             engine.config.flags()
             | context.config.public()
-            | vars(context.observability)
+            | vars(context.observer.config)
             | limits
             | as_sglang_has_it
             | {

@@ -25,11 +25,11 @@ _GENERATING = frozenset(
     f"POST {path}"
     for path in (
         *("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses", "/v1/messages", "/invocations"),
-        *("/api/chat", "/api/generate"),
+        *("/api/chat", "/api/generate", "/v1/chat/completions/batch"),
     )
 )
-_EMBEDDING = frozenset(("POST /v1/embeddings",))
-_ENCODING = frozenset(("POST /encode",))
+_EMBEDDING = frozenset(("POST /v1/embeddings", "POST /v2/embed"))
+_ENCODING = frozenset(("POST /encode", "POST /pooling"))
 _SCORING = frozenset(("POST /v1/score", "POST /score"))
 _RERANKING = frozenset(f"POST {path}" for path in ("/v1/rerank", "/rerank", "/v2/rerank"))
 _CLASSIFYING = frozenset(("POST /v1/classify", "POST /classify"))

@@ -3,18 +3,21 @@
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.chunks import ChatChunks, StreamSettings
 from palladio.http.generation.context import Call, Context, Endpoint
-from palladio.http.generation.event_stream import EventStream, with_warnings
+from palladio.http.generation.event_stream import EventStream, EventWriter, with_warnings
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
+from palladio.http.generation.params import wants_progress
+from palladio.http.generation.progress_chunks import CHAT_CHOICE, ProgressChunks
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
-from palladio.http.wire.errors import ErrorBody
+from palladio.http.wire.errors import ErrorBody, route_path
+from palladio.http.wire.missing_routes import INSTEAD
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 
@@ -36,15 +39,17 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     if body.stream:
         stream = await run.start()
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        if run.plan.is_plain:
-            return EventStream(stream, with_warnings(ChatChunks(settings, run.tokenizer), run.warnings))
-        chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
+        chunks: EventWriter = ChatChunks(settings, run.tokenizer)
+        if not run.plan.is_plain:
+            chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)
+        if wants_progress(body):
+            chunks = ProgressChunks(chunks, settings, CHAT_CHOICE)
         return EventStream(stream, with_warnings(chunks, run.warnings))
     answer = await run.collect()
     outputs, prompt_ids = answer.outputs, run.request.prompt_ids
 
     def write() -> Response:
-        choices = [_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
+        choices = [chat_choice(*pair, body, run) for pair in zip(outputs, answer.messages, strict=True)]
         fields: dict[str, Any] = head | {"choices": choices, "usage": answer.usage.as_dict()} | context.metadata()
         fields |= run.warnings.fields()
         if body.prompt_logprobs is not None:
@@ -59,7 +64,8 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     return await run_encoding(write, answer_size(outputs, [prompt_ids] if body.return_token_ids else ()))
 
 
-def _choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+def chat_choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, run: ChatRun) -> dict[str, Any]:
+    """One of an answer's choices."""
     logprobs = chat_logprobs(run.tokenizer, output.logprobs or []) if run.request.params.logprobs is not None else None
     fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
     fields |= finish_fields(output.finish, has_calls=bool(message.calls))
@@ -81,7 +87,9 @@ def stored_router(_context: Context) -> APIRouter:
     @router.post("/v1/chat/completions/{completion_id}")
     @router.delete("/v1/chat/completions/{completion_id}")
     @router.get("/v1/chat/completions/{completion_id}/messages")
-    async def one_completion(completion_id: str) -> Response:
+    async def one_completion(request: Request, completion_id: str) -> Response:
+        if route_path(request.scope) in INSTEAD:  # another server's route, no id
+            raise HTTPException(404)
         message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, even with store: true"
         return ErrorBody(404, message, "completion_id", code="completion_not_found").response()
 

@@ -11,7 +11,7 @@ from fastapi import Response
 
 from palladio.http.generation.chunks import CompletionChunks, StreamSettings
 from palladio.http.generation.context import Call, Context, Endpoint
-from palladio.http.generation.event_stream import EventStream, with_warnings
+from palladio.http.generation.event_stream import EventStream, EventWriter, with_warnings
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import (
@@ -20,7 +20,9 @@ from palladio.http.generation.params import (
     request_name,
     sampling_params,
     structured_output,
+    wants_progress,
 )
+from palladio.http.generation.progress_chunks import TEXT_CHOICE, ProgressChunks
 from palladio.http.generation.prompts import check_num_samples, encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
@@ -115,9 +117,12 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
     }
     if body.stream:
         settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
-        await call.wait(stream.start())
+        await call.wait(stream.start(keeps_alive=True))
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
-        return EventStream(stream, with_warnings(CompletionChunks(settings, new_legacy, echoes), read.warnings))
+        chunks: EventWriter = CompletionChunks(settings, new_legacy, echoes)
+        if wants_progress(body):
+            chunks = ProgressChunks(chunks, settings, TEXT_CHOICE)
+        return EventStream(stream, with_warnings(chunks, read.warnings))
     outputs, usage = await call.wait(collect(stream))
 
     def write() -> Response:

@@ -47,7 +47,7 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
     names = FieldMap(paths={"prompt": "input"})
     with names.renaming():
         prompts = split_prompts(body.input, "input")
-        _check_num_inputs(len(prompts), "input")
+        check_num_inputs(len(prompts), "input")
         truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
         ids = await encode_prompts(
             context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
@@ -87,7 +87,7 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
     check_dimensions(body.dimensions, spec)
     given, param = given_prompts(body.text, body.input_ids)
     prompts = split_prompts(given, param)
-    _check_num_inputs(len(prompts), param)
+    check_num_inputs(len(prompts), param)
     name, ids = prompt_names(body.rid, call.request_id, len(prompts))
     names = FieldMap(paths={"prompt": param})
     with names.renaming():
@@ -142,7 +142,11 @@ async def _answer(
     return await run_encoding(encode, spec.size * len(ends))
 
 
-def _check_num_inputs(count: int, param: str) -> None:
+def check_num_inputs(count: int, param: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: a request has too many texts.
+    """
     if count > MAX_INPUTS:
         raise InvalidRequestError(f"{param} takes at most {MAX_INPUTS} texts, got {count}", param=param)
 

@@ -73,7 +73,7 @@ async def _generate(context: Context, call: Call, body: GenerateRequest) -> Resp
     results = Results(requests, shown, context.engine.tokenizer, context.engine.model)
     is_list = is_list or stream.num_choices > 1
     if body.stream:
-        await call.wait(stream.start())
+        await call.wait(stream.start(keeps_alive=True))
         events = _ResultEvents(results, context.config, is_list=is_list)
         return EventStream(stream, with_warnings(events, warnings.found))
     await call.wait(feed(stream, lambda output: results.add(output.index, output)))
@@ -110,17 +110,20 @@ class _ResultEvents(DoneWriter):
         self._waiting: dict[int, int] = {}
 
     def write(self, output: RequestOutput) -> bytes:
-        index, results = output.index, self._results
-        results.add(index, output)
+        index, progress = output.index, output.progress
+        self._results.add(index, output)
+        if progress is not None:
+            return self._event(index, {"prompt_progress": progress.as_dict()})
         waiting = self._waiting.get(index, self._interval) + len(output.token_ids)
         if output.finish is None and waiting < self._interval:
             self._waiting[index] = waiting
             return b""
         self._waiting[index] = 0
-        answer = (results.take(index) if self._is_delta else results.to_dict(index)) | (
-            {"index": index} if self._is_list else {}
-        )
-        return b"data: " + orjson.dumps(answer) + b"\n\n"
+        return self._event(index, {})
+
+    def _event(self, index: int, fields: dict[str, Any]) -> bytes:
+        answer = self._results.take(index) if self._is_delta else self._results.to_dict(index)
+        return b"data: " + orjson.dumps(answer | ({"index": index} if self._is_list else {}) | fields) + b"\n\n"
 
 
 def _sampling(body: GenerateRequest, warnings: WarningList) -> dict[str, Any] | list[dict[str, Any]]:
@@ -169,6 +172,7 @@ def _expand(
         "routed_dp_rank": body.routed_dp_rank,
         "owner": call.caller.owner,
         "timeline": body.record_timeline,
+        "progress": bool(body.stream and body.return_progress),
     }
     requests, shown, _ = expand_requests(
         input_ids=prompts if embeds is None else None,

@@ -87,8 +87,9 @@ def load_router(context: Context) -> APIRouter:
 
     @router.get("/is_sleeping")
     async def is_sleeping() -> dict[str, bool]:
-        """Whether memory is released: then nothing can be generated until it is resumed."""
-        return {"is_sleeping": context.engine.state == "released"}
+        """Whether memory is released or generation paused: then nothing is generated until both are resumed."""
+        engine = context.engine
+        return {"is_sleeping": engine.state == "released" or engine.model.paused is not None}
 
     return router
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, with and without /v1."""
+"""POST /tokenize and /detokenize, with and without /v1, and GET /tokenizer_info."""
 
 import asyncio
 import functools
@@ -23,6 +23,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 DETOKENIZE_CONTEXTS = 8  # how many contexts of ids may be turned into text at a time
 TOKEN_SIZE = 8  # characters that a token counts for, and a little more
 
+_PLACES = ("_file", "_or_path", "_dir")  # settings that name files of the server
 _OF_MESSAGES = (
     *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
     *("tools", "tool_choice", "reasoning_effort"),
@@ -87,7 +88,26 @@ def tokenize_router(context: Context) -> APIRouter:
 
         return await run_encoding(answer, TOKEN_SIZE * count)
 
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, Any]:
+        """The tokenizer's settings, and the chat template that the server uses, as vLLM shows them."""
+        context.require_ready()
+        tokenizer = context.facts.tokenizer
+        kept = {name: value for name, value in tokenizer.settings.items() if not name.endswith(_PLACES)}
+        settings: dict[str, Any] = _plain(kept)
+        template = context.chat_template.source(tokenizer)
+        return settings | ({} if template is None else {"chat_template": template})
+
     return router
+
+
+def _plain(value: Any) -> Any:
+    """A setting of transformers as JSON: a token is its text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _json(content: Any) -> Response:

@@ -1,5 +1,7 @@
 """BodyPipe: the fast path of an answer's body, past ASGI."""
 
+import time
+
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 PIPE = "pipe"  # in the state of a request's scope: its BodyPipe
@@ -10,12 +12,16 @@ class BodyPipe:
 
     Args:
         cycle: of the request.
+
+    Attributes:
+        last_write: when it last wrote (time.monotonic()).
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._write = cycle.transport.write
+        self.last_write = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -29,6 +35,11 @@ class BodyPipe:
             and cycle.chunked_encoding is True
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Whether bytes wait for the client to read."""
+        return self._flow.write_paused
+
     def write(self, data: bytes) -> None:
         """Write a piece of the body.
 
@@ -36,3 +47,4 @@ class BodyPipe:
             data: not empty.
         """
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.last_write = time.monotonic()

@@ -276,6 +276,8 @@ CONTROL_PATHS = frozenset(
         *("/pause_generation", "/continue_generation"),
         *("/release_memory_occupation", "/resume_memory_occupation"),
         *("/update_weights_from_disk", "/update_weights_from_tensor"),
+        *("/pause", "/resume", "/sleep", "/wake_up", "/release_kv_cache_memory"),
+        *("/reset_prefix_cache", "/abort_requests", "/configure_logging", "/freeze_gc"),
     )
 )
 

@@ -21,7 +21,7 @@ _NO_BUCKET = (  # without what was given, in which somebody may have put a secre
     "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "
     "and . _ - only; credentials belong into the environment"
 )
-_LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class HttpConfig:
         api_key_file: File of further keys, one per line (# starts a comment), with or without NAME:. Read again when it
             changes.
         admin_api_key: Key for the routes that control the server (/flush_cache, /abort_request, /start_profile,
-            /stop_profile, and those that pause generation, exchange the weights or release memory). It also opens all
-            other routes and finds what every owner made.
+            /stop_profile, /configure_logging, and those that pause generation, exchange the weights or release memory).
+            It also opens all other routes and finds what every owner made.
         weight_update_folders: Directories from which /update_weights_from_disk may load weights, themselves and all
             below them. Also turns on /update_weights_from_tensor. Default: weights cannot be updated over HTTP.
         served_model_name: Model names that requests may use; the first one is shown to clients. Default: the model
@@ -63,6 +63,8 @@ class HttpConfig:
         unknown_fields: What to do with fields of a request that are unknown here. warn: the request is answered without
             them; the answer lists them in the field warnings. refuse: a 400.
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
+        sse_keep_alive_interval: Seconds without an event after which a stream of server-sent events gets a comment, so
+            that proxies and clients keep the connection. 0: never.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. Without
             --database-url, one server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in
@@ -138,6 +140,7 @@ class HttpConfig:
     allow_auto_truncate: bool = False
     unknown_fields: Literal["warn", "refuse"] = "warn"
     stream_interval: int = 1
+    sse_keep_alive_interval: float = 15.0
     stream_output: bool = False
     file_storage_path: str | None = None
     database_url: str | None = dataclasses.field(default=None, repr=False)
@@ -187,6 +190,8 @@ class HttpConfig:
             ("--database-lease", self.database_lease),
         ):
             require(0 < seconds < float("inf"), f"{flag} must be > 0 and finite, got {seconds}")
+        is_interval = 0 <= self.sse_keep_alive_interval < float("inf")
+        require(is_interval, f"--sse-keep-alive-interval must be ≥ 0 and finite, got {self.sse_keep_alive_interval}")
         require(self.drain_timeout >= 0, f"--drain-timeout must be ≥ 0, got {self.drain_timeout}")
         is_named = self.served_model_name is None or all(self.served_model_name or ("",))
         require(is_named, "--served-model-name must not be empty")
@@ -195,8 +200,8 @@ class HttpConfig:
         self._check_security()
         self._check_database()
         for flag, level in (("--log-level", self.log_level), ("--log-level-http", self.log_level_http)):
-            is_known = level is None or level.lower() in _LOG_LEVELS
-            require(is_known, f"{flag} must be one of {', '.join(_LOG_LEVELS)}, got {level!r}")
+            is_known = level is None or level.lower() in LOG_LEVELS
+            require(is_known, f"{flag} must be one of {', '.join(LOG_LEVELS)}, got {level!r}")
         check_name(self.reasoning_parser)
         check_format(self.tool_call_parser)
         _ = self.template_kwargs, self.preferred_defaults

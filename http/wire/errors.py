@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palladio.http.wire.fields import AS_SENT, FieldMap
+from palladio.http.wire.missing_routes import INSTEAD
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -197,21 +198,12 @@ def install_error_handlers(app: FastAPI, note: NoteError) -> None:
     app.add_exception_handler(RequestValidationError, query)
 
 
-_INSTEAD: Mapping[str, str] = {  # routes of llama.cpp → what does the same here
-    "/completion": "POST /v1/completions",
-    "/completions": "POST /v1/completions",
-    "/infill": "POST /v1/completions, with the prompt of a model that fills in",
-    "/embedding": "POST /v1/embeddings",
-    "/embeddings": "POST /v1/embeddings",
-    "/slots": "GET /v1/loads for the load, GET /v1/requests/{id}/explain for one request",
-}
-
-
 def _routing_error(request: Request, exc: HTTPException) -> ErrorBody:
     headers = dict(exc.headers or {})
     if exc.status_code == 404:
-        instead = _INSTEAD.get(route_path(request.scope))
-        hint = "" if instead is None else f"; use {instead}"
+        instead = INSTEAD.get(route_path(request.scope))
+        use = "" if instead is None or instead.startswith("nothing") else "use "
+        hint = "" if instead is None else f"; {use}{instead}"
         return ErrorBody(404, f"no such route: {request.method} {request.url.path}{hint}", code="unknown_url")
     if exc.status_code == 405:
         allowed = headers.get("Allow", headers.get("allow", "another method"))

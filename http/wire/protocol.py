@@ -242,6 +242,7 @@ class StreamOptions(WireModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+    include_progress: bool | None = None
 
 
 class RequestFields(WireModel):
@@ -312,6 +313,7 @@ class SamplingFields(SamplerFields, PromptFields):
     usage: UsageOptions | None = None
     return_timings: bool | None = None
     record_timeline: bool | None = None
+    return_progress: bool | None = None
     response_format: dict[str, Any] | None = None
     json_schema: str | dict[str, Any] | bool | None = None
     regex: str | None = None

@@ -105,3 +105,16 @@ class ChatRequest(SamplingFields, ReasoningFields, ToolFields, TemplateFields):
 
 class RenderChatRequest(ChatRequest):
     return_token_offsets: bool | None = None
+
+
+class BatchChatRequest(SamplingFields, ReasoningFields, TemplateFields):
+    """POST /v1/chat/completions/batch, vLLM's: several conversations, answered with the same fields."""
+
+    messages: Annotated[
+        list[Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]], Field(min_length=1, fail_fast=True)
+    ]
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE)] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    verbosity: Verbosity | None = None

@@ -1,10 +1,13 @@
-"""POST /v1/embeddings and SGLang's POST /encode: the requests."""
+"""POST /v1/embeddings, SGLang's POST /encode, vLLM's POST /pooling and Cohere's POST /v2/embed: the requests."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from palladio.http.wire.protocol import PromptFields
+from pydantic import Field
+
+from palladio.http.wire.protocol import PromptFields, RequestFields
 from palladio.http.wire.protocol_completions import PromptField
 from palladio.http.wire.protocol_generate import NativeFields
+from palladio.http.wire.protocol_scores import ClassFields
 
 
 class EmbeddingRequest(PromptFields):
@@ -15,3 +18,30 @@ class EmbeddingRequest(PromptFields):
 
 class EncodeRequest(NativeFields):
     dimensions: int | None = None
+
+
+class PoolingRequest(ClassFields):
+    """Embeddings or classes, whichever the model has."""
+
+    input: PromptField
+    task: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+
+
+EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
+
+
+class CohereEmbedRequest(RequestFields):
+    """Embeddings as Cohere's second API has them, of texts alone."""
+
+    model: str | None = None
+    texts: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, fail_fast=True)] | None = None
+    input_type: str | None = None
+    embedding_types: Annotated[list[EmbeddingType], Field(min_length=1, max_length=16, fail_fast=True)] | None = None
+    output_dimension: int | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    priority: int | None = None
+    images: Any = None
+    inputs: Any = None

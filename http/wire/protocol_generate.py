@@ -90,3 +90,4 @@ class GenerateRequest(NativeFields):
     token_ids_logprob: AskedIds | None = None
     return_text_in_logprobs: bool | None = None
     record_timeline: bool | None = None
+    return_progress: bool | None = None

@@ -1,12 +1,14 @@
-"""The bodies of the routes that pause generation, exchange the weights and release memory: SGLang's fields."""
+"""The bodies of the routes that pause generation, exchange the weights, release memory, end requests and configure the
+server's processes: SGLang's and vLLM's fields."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from palladio.http.wire.protocol import WireModel
+from palladio.http.wire.protocol import RequestId, WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages.model_messages import UpdateOptions
+from palladio.runtime.telemetry.logs import LogFormat
 
 Tags = Annotated[list[str], Field(fail_fast=True)]
 
@@ -76,3 +78,22 @@ class UpdateFromTensorRequest(UpdateFields):
                 param="safetensors",
             )
         return self.safetensors
+
+
+class AbortRequestsBody(WireModel):
+    """POST /abort_requests, as vLLM has it."""
+
+    request_ids: Annotated[list[RequestId], Field(fail_fast=True)] | None = None
+
+
+class ConfigureLoggingBody(WireModel):
+    """POST /configure_logging, as SGLang has it."""
+
+    log_requests: bool | None = None
+    log_requests_level: Literal[0, 1, 2, 3] | None = None
+    log_requests_format: LogFormat | None = None
+    log_level: str | None = None
+    dump_requests_folder: Any = None
+    dump_requests_threshold: Any = None
+    dump_requests_exclude_meta_keys: Any = None
+    crash_dump_folder: Any = None

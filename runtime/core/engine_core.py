@@ -10,6 +10,7 @@ import jax
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.engine_report import EngineReport
+from palladio.runtime.core.watch.prefill_reporter import PrefillReporter
 from palladio.runtime.core.watch.step_forwarders import ProfiledSteps
 from palladio.runtime.core.watch.step_logger import usual_observers
 from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
@@ -62,10 +63,8 @@ class EngineCore:
         hosts: HostCoordinator | None = None,
     ) -> None:
         ready, scheduler, runner = parts.ready, parts.scheduler, parts.runner
-        self.ready = ready
-        self.activity = parts.activity
-        self._scheduler = scheduler
-        self._share = scheduler.share
+        self.ready, self.activity = ready, parts.activity
+        self._scheduler, self._share = scheduler, scheduler.share
         self._tells_one_by_one = scheduler.schedulers[0].limits.joined_passes > 1
         self._runner = runner
         self._built = runner.programs.built
@@ -74,7 +73,7 @@ class EngineCore:
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
         self._mask_width = runner.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
-        self._profiler = profiler
+        self._profiler, self._profiled_steps, self._prefills = profiler, ProfiledSteps(profiler), PrefillReporter()
         self._observers = tuple(observers)
         self._hooks = StepHooks.of(self._observers)
         self._hosts = hosts
@@ -160,6 +159,8 @@ class EngineCore:
             self._scheduler.add(new)
         else:
             self._grammars.add(new)
+        if request.options.progress:
+            self._hooks.include(self._prefills)
         for added in self._hooks.after_add:
             added(new)
 
@@ -224,11 +225,10 @@ class EngineCore:
     def start_profile(self, options: ProfileOptions) -> None:
         """Start a profile of the device."""
         self._profiler.start(options)
-        self._hooks = StepHooks.of((*self._observers, ProfiledSteps(self._profiler)))
+        self._hooks.include(self._profiled_steps)
 
     def stop_profile(self) -> ProfileReport | None:
         """End the trace and report it; None: it is being written, ask again. Raises as `Profiler.stop`."""
-        self._hooks = StepHooks.of(self._observers)
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:

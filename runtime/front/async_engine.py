@@ -24,6 +24,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, EngineDeadError, OverloadedError
 from palladio.runtime.interface.messages.calls import (
     AbortRequests,
+    ConfigureProcess,
     ControlReply,
     Explain,
     FlushCache,
@@ -208,6 +209,10 @@ class AsyncEngine:
                 name, index = places[state.request_id]
                 states.setdefault(name, {})[index] = state
         return states
+
+    async def configure_process(self, log_level: int | None = None, *, freeze_gc: bool = False) -> None:
+        """Change settings of the engine's process."""
+        await order(self._call, functools.partial(ConfigureProcess, log_level=log_level, freeze_gc=freeze_gc), 20.0)
 
     async def start_profile(self, options: ProfileOptions) -> None:
         await begin_profile(self._call, options)

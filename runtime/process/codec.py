@@ -14,6 +14,7 @@ import zmq
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import (
     AbortRequests,
+    ConfigureProcess,
     ControlReply,
     Explain,
     FlushCache,
@@ -52,7 +53,7 @@ class Codec(Generic[M]):
 
 def to_engine_codec() -> Codec[ToEngine]:
     questions = (FlushCache, GetStats, Explain, StartProfile, StopProfile, SetPause, UpdateWeights, SetReleased)
-    return Codec([GenerationRequest, AbortRequests, *questions, Shutdown])
+    return Codec([GenerationRequest, AbortRequests, *questions, ConfigureProcess, Shutdown])
 
 
 def from_engine_codec() -> Codec[FromEngine]:

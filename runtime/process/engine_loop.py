@@ -13,6 +13,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
 from palladio.runtime.interface.messages.calls import (
     AbortRequests,
+    ConfigureProcess,
     ControlReply,
     Explain,
     FlushCache,
@@ -32,6 +33,7 @@ from palladio.runtime.interface.outputs.token_output import FinishReason, NewTok
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.telemetry.activity import Activity
+from palladio.runtime.telemetry.process_settings import configure_process
 from palladio.runtime.telemetry.watchdog import Watchdog
 
 Emit = Callable[[FromEngine], None]
@@ -168,7 +170,15 @@ def _watchdog(
 
 
 _Handled = (
-    GenerationRequest | AbortRequests | FlushCache | GetStats | Explain | StartProfile | StopProfile | ModelMessage
+    GenerationRequest
+    | AbortRequests
+    | FlushCache
+    | GetStats
+    | Explain
+    | StartProfile
+    | StopProfile
+    | ConfigureProcess
+    | ModelMessage
 )
 
 
@@ -195,6 +205,9 @@ def _handle(core: TokenEngine, message: _Handled, emit: Emit) -> None:
             emit(ControlReply(message.call_id, ok=True, stats=stats))
         case Explain():
             emit(ControlReply(message.call_id, ok=True, requests=core.explain(message.request_ids)))
+        case ConfigureProcess():
+            configure_process(message.log_level, freeze_gc=message.freeze_gc)
+            emit(ControlReply(message.call_id, ok=True))
         case StartProfile() | StopProfile():
             emit(_profile(core, message))
         case SetPause() | UpdateWeights() | SetReleased():

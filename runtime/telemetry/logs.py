@@ -80,6 +80,12 @@ def configure_logging(level: str | int, log_format: LogFormat = "text") -> None:
     if isinstance(level, str):
         level = logging.getLevelNamesMapping().get(level.upper(), logging.DEBUG)  # uvicorn's trace is below debug
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    set_log_level(level)
+
+
+def set_log_level(level: int) -> None:
+    """Logs everything from `level` on, a number of Python's logging."""
+    logging.getLogger().setLevel(level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import anthropic
 from anthropic import beta_tool
-from checks import KEY, MODEL, URL, equal, raises, run_checks, true
+from checks import KEY, MODEL, URL, equal, own_server, raises, run_checks, true
 from pydantic import BaseModel
 
 GREEDY: Any = {"temperature": 0}  # the newest versions have no argument for it
@@ -40,6 +40,19 @@ def check_stream() -> None:
         text = "".join(stream.text_stream)
     final = stream.get_final_message()
     equal((final.content[0].text, final.stop_reason, final.usage.output_tokens), (text, "max_tokens", 8))
+
+
+def check_progress_and_comments() -> None:
+    """While one request runs, the next one waits long enough for comments."""
+    with own_server("--sse-keep-alive-interval", "0.01", "--max-running-requests", "1") as (url, _):
+        client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+        progress: Any = GREEDY | {"return_progress": True}
+        with client.messages.stream(model=MODEL, max_tokens=200, messages=MESSAGES) as first:
+            next(iter(first))
+            with client.messages.stream(model=MODEL, max_tokens=8, messages=MESSAGES, extra_body=progress) as stream:
+                text = "".join(stream.text_stream)
+    answer = CLIENT.messages.create(model=MODEL, max_tokens=8, messages=MESSAGES, extra_body=GREEDY)
+    equal(text, answer.content[0].text)
 
 
 def check_stop_sequence() -> None:

@@ -52,9 +52,11 @@ from palladio.http.wire.errors import TABLE, ErrorBody
 from palladio.http.wire.protocol import MAX_PARSED_TEXT, SamplingFields, StreamOptions, WireModel
 from palladio.http.wire.protocol_chat import ChatRequest, ParseFunctionCallRequest, SeparateReasoningRequest
 from palladio.http.wire.protocol_completions import CompletionRequest
-from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
+from palladio.http.wire.protocol_embeddings import CohereEmbedRequest, EmbeddingRequest, EncodeRequest, PoolingRequest
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.http.wire.protocol_model_control import (
+    AbortRequestsBody,
+    ConfigureLoggingBody,
     ContinueRequest,
     MemoryRequest,
     PauseRequest,
@@ -71,6 +73,7 @@ from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.request import sampling_params
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET, OF_OTHER_ROUTES
@@ -116,7 +119,8 @@ def wire_type(schema: dict[str, Any]) -> str:
     "model",
     [
         *(SamplingFields, StreamOptions, ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest),
-        *(EmbeddingRequest, EncodeRequest),
+        *(EmbeddingRequest, EncodeRequest, PoolingRequest, CohereEmbedRequest),
+        *(AbortRequestsBody, ConfigureLoggingBody),
         *(ClassFields, ScoreRequest, RerankRequest, ClassifyRequest),
         *(SeparateReasoningRequest, ParseFunctionCallRequest),
         *(DetokenizeRequest, AbortRequest, StartProfileRequest, BatchRequest),
@@ -251,6 +255,11 @@ def test_limits() -> None:
         DETOKENIZE_CONTEXTS,
         MAX_PARSED_TEXT,
     ]
+
+
+def test_prompt_progress() -> None:
+    documented = [name for cell, _ in rows("prompt progress") for name in names(cell)]
+    assert documented == [f"prompt_progress.{name}" for name in PrefillProgress(8, 4, 6, 0.5).as_dict()]
 
 
 def test_fields_of_a_batch() -> None:

@@ -2,6 +2,7 @@
 
 from tests.faults.fault import Fault
 
+_KEEP_ALIVE = ("tests/http/generation/test_keep_alive.py",)
 _TABLE, _SLOW = ("tests/runtime/front/requests/test_request_table.py",), ("tests/http/security/test_slow_readers.py",)
 
 FRONT_FAULTS = (
@@ -18,6 +19,48 @@ FRONT_FAULTS = (
         "if waiting is not None and not waiting.done() and self._fast_path(output):",
         "if self._fast_path(output):",
         _TABLE,
+    ),
+    Fault(
+        "a request whose prefill was reported does not survive a crash",
+        "runtime/front/requests/request_table.py",
+        "        if output.progress is None:\n",
+        "        if output.request_id:\n",
+        _TABLE,
+    ),
+    Fault(
+        "comments come among events that go past ASGI",
+        "http/generation/event_stream.py",
+        "last = self._last if pipe is None else max(self._last, pipe.last_write)",
+        "last = self._last",
+        _KEEP_ALIVE,
+    ),
+    Fault(
+        "the first comment comes an interval late",
+        "http/generation/event_stream.py",
+        "is_due=not self._stream.has_begun",
+        "is_due=False",
+        _KEEP_ALIVE,
+    ),
+    Fault(
+        "lines of JSON have comments",
+        "http/ollama/routes_ollama.py",
+        "run.start(keeps_alive=False)",
+        "run.start()",
+        _KEEP_ALIVE,
+    ),
+    Fault(
+        "an early error has no HTTP status where comments may come",
+        "http/generation/output_stream.py",
+        "await asyncio.wait((opening,), timeout=self.keep_alive)",
+        "await asyncio.wait((opening,), timeout=0)",
+        _KEEP_ALIVE,
+    ),
+    Fault(
+        "every request reports its prefill",
+        "runtime/core/watch/prefill_reporter.py",
+        "if request.given.options.progress:",
+        "if self._began is not None:",
+        ("tests/runtime/core/watch/test_prefill_reporter.py",),
     ),
     Fault(
         "a client is told what went wrong inside",

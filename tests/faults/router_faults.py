@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 _LOAD, _RENDER = ("tests/http/routes/test_load.py",), ("tests/http/routes/test_render.py",)
 _EVENTS = ("tests/runtime/scheduling/cache/test_tree_events.py",)
+_VLLM = ("tests/http/routes/test_vllm_control.py",)
 
 ROUTER_FAULTS = (
     Fault(
@@ -30,23 +31,58 @@ ROUTER_FAULTS = (
     Fault(
         "a server sleeps when it does not",
         "http/routes/routes_load.py",
-        'context.engine.state == "released"',
-        'context.engine.state != "released"',
+        'engine.state == "released" or',
+        'engine.state != "released" or',
         _LOAD,
     ),
     Fault(
         "a rendered request may be longer than the context",
-        "http/routes/routes_render.py",
+        "http/generation/rendered.py",
         "if most < (params.max_tokens or 1):",
         "if most < 0:",
         _RENDER,
     ),
     Fault(
         "a rendered request has the defaults of the engine, not of the server",
-        "http/routes/routes_render.py",
+        "http/generation/rendered.py",
         "params = room.fit(request)",
         "params = request.params",
         _RENDER,
+    ),
+    Fault(
+        "a refused sleep leaves the engine paused",
+        "http/routes/routes_vllm_control.py",
+        "if not was_paused:",
+        "if was_paused:",
+        _VLLM,
+    ),
+    Fault(
+        "generation goes on while the cache is still released",
+        "http/routes/routes_vllm_control.py",
+        "if not model.released:",
+        "if model.released is not None:",
+        _VLLM,
+    ),
+    Fault(
+        "who aborts one request aborts all",
+        "http/routes/routes_vllm_control.py",
+        "[*(body.request_ids or ())] or [None]",
+        "[None]",
+        _VLLM,
+    ),
+    Fault(
+        "conversations of a batch have one id",
+        "http/routes/routes_chat_batch.py",
+        "messages=body.messages[position], rid=rid)",
+        "messages=body.messages[position], rid=name)",
+        ("tests/http/routes/test_chat_batch.py",),
+    ),
+    Fault(
+        "bits of an embedding say which numbers are positive",
+        "http/routes/routes_pooling.py",
+        "np.packbits(vectors >= 0, axis=-1).tolist()",
+        "np.packbits(vectors < 0, axis=-1).tolist()",
+        ("tests/http/routes/test_pooling.py",),
     ),
     Fault(
         "routers see the load of one rank",

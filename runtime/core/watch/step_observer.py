@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.outputs.token_output import NewTokens
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.state.request import Request
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 class StepObserver:
@@ -36,8 +38,8 @@ class StepObserver:
     def after_process(self, planned: ScheduledStep) -> None:
         """The scheduler has a step's tokens."""
 
-    def after_outputs(self, outputs: Sequence[NewTokens]) -> None:
-        """What the core gives back, whatever it comes of."""
+    def after_outputs(self, outputs: list[NewTokens]) -> None:
+        """What the core gives back, whatever it comes of. Outputs without tokens may be added in front."""
 
     def after_add(self, request: Request) -> None:
         """A request has come."""
@@ -72,7 +74,7 @@ class StepHooks:
     after_dispatch: list[Callable[[InFlightStep], None]]
     before_process: list[Callable[[InFlightStep, bool], None]]
     after_process: list[Callable[[ScheduledStep], None]]
-    after_outputs: list[Callable[[Sequence[NewTokens]], None]]
+    after_outputs: list[Callable[[list[NewTokens]], None]]
     after_add: list[Callable[[Request], None]]
     after_abort: list[Callable[[Sequence[str]], None]]
     after_loss: list[Callable[[], None]]
@@ -93,3 +95,21 @@ class StepHooks:
             [one.after_loss for one, kind in every if kind.after_loss is not none.after_loss],
             [one.after_step for one, kind in every if kind.after_step is not none.after_step],
         )
+
+    def include(self, observer: StepObserver) -> None:
+        """Adds the hooks of one more observer, once: of one that only some requests need."""
+        more = StepHooks.of([observer])
+        _add(self.before_step, more.before_step)
+        _add(self.before_dispatch, more.before_dispatch)
+        _add(self.after_dispatch, more.after_dispatch)
+        _add(self.before_process, more.before_process)
+        _add(self.after_process, more.after_process)
+        _add(self.after_outputs, more.after_outputs)
+        _add(self.after_add, more.after_add)
+        _add(self.after_abort, more.after_abort)
+        _add(self.after_loss, more.after_loss)
+        _add(self.after_step, more.after_step)
+
+
+def _add(hooks: list[Hook], new: list[Hook]) -> None:
+    hooks += [hook for hook in new if hook not in hooks]

@@ -124,6 +124,17 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def configure_process(self, log_level: int | None = None, *, freeze_gc: bool = False) -> None:
+        """Changes settings of the engine's process, on host 0.
+
+        Args:
+            log_level: a number of Python's logging; None: it stays.
+            freeze_gc: garbage collection leaves out all objects that exist now.
+
+        Raises:
+            EngineNotReadyError, EngineDeadError: no engine runs.
+        """
+
     async def start_profile(self, options: ProfileOptions) -> None:
         """Begins a trace of the device and the host.
 

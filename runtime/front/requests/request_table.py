@@ -40,7 +40,7 @@ class Stream:
 
     Attributes:
         unfinished: requests of the samples that have not ended, by engine-side id, in order.
-        yielded: there was an output; so it can't begin anew.
+        yielded: there was an output besides progress of the prefill; so it can't begin anew.
         num_crashes: how often the engine failed while it had this request.
     """
 
@@ -66,12 +66,13 @@ class Stream:
 
     def put(self, output: RequestOutput) -> None:
         """Hands an output on. Raises what its fast path raises."""
+        if output.progress is None:
+            self.yielded = True
         if self._fast_path is not None and output.finish is None:
             waiting = self._waiting
             if waiting is not None and not waiting.done() and self._fast_path(output):
                 return
         self.pending.append(output)
-        self.yielded = True
         if len(self.pending) >= self._merge_at:
             self.pending = merge_outputs(self.pending, MAX_TAKEN)
             num_tokens = sum(len(output.token_ids) for output in self.pending)

@@ -114,6 +114,7 @@ class SampleProcessor:
             trace=None if times is None and finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
             embedding=output.embedding,
+            progress=output.progress,
         )
 
     def _process_plain(self, token_ids: list[int]) -> RequestOutput:

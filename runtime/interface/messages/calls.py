@@ -62,6 +62,20 @@ class StopProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ConfigureProcess:
+    """Changes settings of the engine's process. Answered by ControlReply.
+
+    Attributes:
+        log_level: a number of Python's logging; None: it stays.
+        freeze_gc: garbage collection leaves out all objects that exist now.
+    """
+
+    call_id: int
+    log_level: int | None = None
+    freeze_gc: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shutdown:
     """Ends the engine loop after the current step."""
 
@@ -94,6 +108,8 @@ class ControlReply:
     count: int = 0
 
 
-_Question = FlushCache | GetStats | Explain | StartProfile | StopProfile | ModelMessage  # answered by ControlReply
+_Question = (  # answered by ControlReply
+    FlushCache | GetStats | Explain | StartProfile | StopProfile | ConfigureProcess | ModelMessage
+)
 ToEngine = GenerationRequest | AbortRequests | _Question | Shutdown
 FromEngine = LoadProgress | EngineReady | EngineFailed | EngineBusy | StepOutputs | ControlReply

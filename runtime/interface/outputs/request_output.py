@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Self
 
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 
@@ -31,6 +32,7 @@ class RequestOutput:
             abort).
         detokenize_seconds: time the front has spent on detokenizing this sample so far.
         embedding: see TokenOutput.
+        progress: see TokenOutput; of several outputs, the latest.
     """
 
     request_id: str
@@ -48,6 +50,7 @@ class RequestOutput:
     trace: RequestTrace | None = None
     detokenize_seconds: float = 0.0
     embedding: bytes | None = None
+    progress: PrefillProgress | None = None
 
     def take_text(self) -> str:
         """The text, which is then gone from here."""
@@ -79,6 +82,7 @@ class RequestOutput:
         self.finish, self.completion_tokens = later.finish, later.completion_tokens
         self.cached_tokens, self.num_retractions = later.cached_tokens, later.num_retractions
         self.detokenize_seconds, self.embedding = later.detokenize_seconds, later.embedding
+        self.progress = later.progress or self.progress
 
 
 class RefusedOutputError(Exception):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError, PalladioError, request_error
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
 
@@ -80,6 +81,7 @@ class TokenOutput:
         embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
         times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last;
             others have a trace if there is something new in its `timeline`.
+        progress: of the prompt, on outputs without tokens, if asked for (`RequestOptions.progress`).
     """
 
     request_id: str
@@ -92,6 +94,7 @@ class TokenOutput:
     embedding: bytes | None = None
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
+    progress: PrefillProgress | None = None
 
     def begin(self, times: RequestTimes, trace: RequestTrace, prompt_logprobs: list[TokenLogprob] | None) -> None:
         """It is the request's first output."""

@@ -200,7 +200,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "post_sampling_probs": NotYet(),
     "response_fields": NotYet(),
     "timings_per_token": NotYet(instead="use return_timings"),
-    "return_progress": NotYet(),
     # embeddings
     "normalize": NotYet((True,), empty_asks=True),
     "embed_dtype": NotYet(("float32",)),

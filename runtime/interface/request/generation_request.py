@@ -29,6 +29,7 @@ class RequestOptions:
         dp_rank: the data-parallel rank (--dp-size) that is to run it; None: --load-balance-method chooses.
         owner: the API key's owner who asked, by name; empty on servers without keys, and offline.
         timeline: what becomes of it is recorded step by step, see TimelineRecord.
+        progress: it has outputs without tokens while its prompt is computed, see PrefillProgress.
 
     Raises:
         InvalidRequestError: a value is of the wrong type or out of range; `param` names it.
@@ -41,6 +42,7 @@ class RequestOptions:
     dp_rank: int | None = None
     owner: str = ""
     timeline: bool = False
+    progress: bool = False
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -60,6 +62,7 @@ class RequestOptions:
         routed_dp_rank: int | None = None,
         owner: str = "",
         timeline: bool | None = None,
+        progress: bool = False,
     ) -> Self:
         """From a caller's fields; None: not given.
 
@@ -73,7 +76,8 @@ class RequestOptions:
         _check_salt("cache_salt", cache_salt)
         _check_salt("extra_key", extra_key)
         salt = _join_salts(cache_salt, extra_key)
-        return cls(salt, 0 if priority is None else priority, timeout, False, routed_dp_rank, owner, bool(timeline))
+        priority = 0 if priority is None else priority
+        return cls(salt, priority, timeout, False, routed_dp_rank, owner, bool(timeline), progress)
 
     def resolve(self, scheduler: SchedulerConfig, num_ranks: int = 1) -> Self:
         """The options as this server's flags complete them.

@@ -242,6 +242,11 @@ class Tokenizer:
         """The UTF-8 bytes that this token stands for (a part of a code point too); b"" for an unused id."""
         return self._bytes.of(token_id)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What transformers has read of tokenizer_config.json, and the tokenizer's class."""
+        return {**self._hf.init_kwargs, "tokenizer_class": type(self._hf).__name__}
+
     def token_text(self, token_id: int) -> str:
         """One token as text, on its own: its leading space is kept, parts of a code point show as U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")

@@ -24,7 +24,7 @@ READ = {
     *("model", "max_tokens", "stop", "no_stop_trim", "include_stop_str_in_output", "add_special_tokens"),
     *("truncate_prompt_tokens", "return_token_ids", "stream", "stream_options", "rid", "request_id"),
     *("cache_salt", "extra_key", "priority", "timeout", "routed_dp_rank"),
-    *("record_timeline", "return_timings", "no_logs", "log_metrics"),
+    *("record_timeline", "return_timings", "return_progress", "no_logs", "log_metrics"),
     *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern", "usage"),
 }
@@ -70,8 +70,9 @@ def test_every_request_field_is_handled(
 
 
 def test_every_stream_option_is_handled() -> None:
-    taken = attributes_read((chunks,), "options")
-    assert set(StreamOptions.model_fields) == taken
+    of_chunks, of_params = attributes_read((chunks,), "options"), attributes_read((params,), "options")
+    assert set(StreamOptions.model_fields) == of_chunks | {"include_progress"}
+    assert "include_progress" in of_params
 
 
 def test_every_sampling_parameter_can_be_sent() -> None:

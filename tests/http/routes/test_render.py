@@ -112,3 +112,43 @@ def test_what_is_refused(http: httpx.Client, engine: FakeEngine, serve: Serve) -
     engine.state = "starting"
     assert http.post(f"{CHAT}/render", json=MESSAGES).status_code == 503
     assert httpx.post(serve(api_key="k") + f"{CHAT}/render", json=MESSAGES, timeout=20).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hi", "instructions": "be brief", "max_output_tokens": 9, "temperature": 0.5}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "system": "be brief", "max_tokens": 9}),
+    ],
+)
+def test_responses_and_messages(http: httpx.Client, engine: FakeEngine, path: str, body: dict[str, Any]) -> None:
+    rendered = http.post(f"{path}/render", json=body | {"stream": True, "xyzzy": 1}).raise_for_status().json()
+    assert engine.calls == []
+    http.post(path, json=body).raise_for_status()
+    (call,) = engine.calls
+    assert rendered["token_ids"] == call.prompt_ids
+    assert rendered["sampling_params"]["max_tokens"] == call.params.max_tokens == 9
+    assert rendered["sampling_params"]["temperature"] == call.params.temperature
+    assert (rendered["model"], rendered["stream"], rendered["features"]) == (MODEL, True, None)
+    assert [one["param"] for one in rendered["warnings"]] == ["xyzzy"]
+    assert http.get("/v1/responses/render").status_code == 404
+
+
+def test_a_response_that_goes_on(http: httpx.Client, engine: FakeEngine) -> None:
+    first = http.post("/v1/responses", json={"input": "hi"}).raise_for_status().json()
+    asked = {"input": "and", "previous_response_id": first["id"]}
+    rendered = http.post("/v1/responses/render", json=asked).raise_for_status().json()
+    http.post("/v1/responses", json=asked).raise_for_status()
+    assert rendered["token_ids"] == engine.calls[-1].prompt_ids
+
+
+def test_errors_of_responses_and_messages_name_their_fields(http: httpx.Client, engine: FakeEngine) -> None:
+    wrong = http.post("/v1/responses/render", json={"input": [{"role": "user", "content": 5}]}).json()["error"]
+    assert wrong["param"].startswith("input.0")
+    long = [{"role": "user", "content": "word " * 3000}]
+    answer = http.post("/v1/messages/render", json={"messages": long, "max_tokens": 5})
+    assert (answer.status_code, answer.json()["type"]) == (400, "error")
+    short = [{"role": "user", "content": "hi"}]
+    lowered = http.post("/v1/messages/render", json={"messages": short, "max_tokens": 10**6})
+    params = lowered.raise_for_status().json()["sampling_params"]
+    assert params["max_tokens"] == engine.info.context_length - len(lowered.json()["token_ids"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.messages.calls import (
+    ConfigureProcess,
     ControlReply,
     Explain,
     GetStats,
@@ -23,6 +25,7 @@ from palladio.runtime.interface.messages.engine_stats import BucketSteps, Engine
 from palladio.runtime.interface.messages.model_messages import SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.page_map import GroupPages, PageMap
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_trace import (
     DecodeSteps,
     LostPages,
@@ -68,6 +71,7 @@ PAGES = PageMap(9, 5, 1, 1, [(4, 1, 0), (1, 0, 1)], [GroupPages(None, 1, 4, 1), 
         SetPause(5, None),
         UpdateWeights(6, "/x"),
         SetReleased(7, ["weights", "kv_cache"]),
+        ConfigureProcess(8, 20, freeze_gc=True),
     ],
 )
 def test_codec_to_engine(message: object) -> None:
@@ -83,6 +87,7 @@ def test_codec_to_engine(message: object) -> None:
         ControlReply(1, ok=True, stats=EngineStats([], steps=[BucketSteps("decode", 1, 2, 3, 4, 5)], pages=[PAGES])),
         EngineBusy("compiling x"),
         StepOutputs([TokenOutput("a", [1], times=RequestTimes(1.0), trace=TRACE)]),
+        StepOutputs([TokenOutput("a", [], progress=PrefillProgress(9, 4, 6, 0.5))]),
     ],
 )
 def test_codec_from_engine(message: object) -> None:
@@ -117,6 +122,17 @@ async def test_explain(tmp_path: Path, transport: type[ThreadTransport | Process
         assert await engine.explain(["nobody"]) == {}
         await outputs.aclose()
         assert await engine.explain(["r"]) == {}
+
+
+async def test_settings_of_the_process(tmp_path: Path) -> None:
+    root = logging.getLogger()
+    before = root.level
+    async with running(tmp_path, ThreadTransport) as engine:
+        try:
+            await engine.configure_process(logging.ERROR)
+            assert root.level == logging.ERROR
+        finally:
+            root.setLevel(before)
 
 
 async def test_one_sample_that_has_ended_is_left_out(tmp_path: Path) -> None:

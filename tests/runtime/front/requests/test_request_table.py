@@ -17,6 +17,7 @@ from palladio.runtime.interface.errors import (
     OverloadedError,
 )
 from palladio.runtime.interface.messages.calls import StepOutputs
+from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitTimes
 from palladio.runtime.interface.outputs.token_output import (
@@ -62,6 +63,22 @@ async def test_those_without_output_are_sent_again_in_order():
     assert table.close("b") == []  # the new engine does not know them
     table.process(StepOutputs([TokenOutput("a-0~0", [8]), TokenOutput("b-0~2", [9])]))
     assert [output.token_ids for output in await waiting.take()] == [[8]]
+
+
+async def test_progress_of_the_prefill_may_begin_again():
+    table = RequestTable(None)
+    stream = begin(table, "a", sample("a~0"))
+    table.process(StepOutputs([TokenOutput("a~0", [], progress=PrefillProgress(2, 0, 1, 0.5))]))
+    assert [output.progress.num_computed for output in await stream.take()] == [1]
+    stream.attach(lambda output: True)
+    assert table.fail_served(DEAD) == (0, 1)
+    assert ids(table.requests_to_resend(ROOMY)) == ["a~0"]
+    reader = asyncio.create_task(stream.take())
+    await asyncio.sleep(0)
+    table.process(StepOutputs([TokenOutput("a~0", [7])]))  # the fast path takes it
+    assert table.fail_served(DEAD) == (1, 0)
+    with pytest.raises(EngineDeadError, match="killed"):
+        await reader
 
 
 async def test_tokens_alone_stand_among_the_outputs_of_their_message():
