@@ -1,0 +1,74 @@
+"""Where compiled programs are kept: directories that cannot be written, and URLs."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
+
+pytestmark = pytest.mark.usefixtures("keeps_cache_options")
+
+
+def place() -> tuple[bool, str | None]:
+    options = jax.config.values
+    return options["jax_enable_compilation_cache"], options["jax_compilation_cache_dir"]
+
+
+def test_a_url_goes_to_jax_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("etils.epath")
+    url = f"file://{tmp_path}/x"
+    use_persistent_cache(url)
+    assert (place(), caplog.messages) == ((True, url), [])
+    assert (tmp_path / "x").is_dir()
+
+
+def test_a_missing_package_is_one_line_and_no_cache(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "etils.epath", None)
+    use_persistent_cache("gs://bucket/x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "needs the package etils" in line
+    assert "cache-url" in line
+
+
+def test_a_bucket_that_does_not_answer_is_one_line_and_no_cache(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epath = pytest.importorskip("etils.epath")
+
+    def lost(_: object) -> None:
+        raise RuntimeError("no credentials")
+
+    monkeypatch.setattr(importlib.import_module(epath.__name__), "Path", lost)
+    use_persistent_cache("gs://bucket/x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "gs://bucket/x: RuntimeError: no credentials" in line
+
+
+def test_a_directory_that_cannot_be_made_is_one_line_and_no_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    use_persistent_cache(tmp_path / "file" / "x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "--compilation-cache-dir" in line
+
+
+def test_a_directory_that_cannot_be_written_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    use_persistent_cache(tmp_path)
+    assert place() == (True, str(tmp_path))
+    (line,) = caplog.messages
+    assert "No space left on device" in line
