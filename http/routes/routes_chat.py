@@ -36,7 +36,7 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     }
     if body.stream:
         stream = await run.start()
-        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
+        settings = StreamSettings.of(body, head, context.config, stream)
         if run.plan.is_plain:
             return EventStream(stream, with_warnings(ChatChunks(settings, run.tokenizer), run.warnings))
         chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)

@@ -63,6 +63,8 @@ class HttpConfig:
         unknown_fields: What to do with fields of a request that are unknown here. warn: the request is answered without
             them; the answer lists them in the field warnings. refuse: a 400.
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
+        stream_response_default_include_usage: Streams end with their usage, unless a request sets
+            stream_options.include_usage to false.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. Without
             --database-url, one server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in
@@ -138,6 +140,7 @@ class HttpConfig:
     allow_auto_truncate: bool = False
     unknown_fields: Literal["warn", "refuse"] = "warn"
     stream_interval: int = 1
+    stream_response_default_include_usage: bool = False
     stream_output: bool = False
     file_storage_path: str | None = None
     database_url: str | None = dataclasses.field(default=None, repr=False)

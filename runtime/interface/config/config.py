@@ -5,6 +5,7 @@ Nothing here imports jax, so the HTTP process can read it.
 """
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -103,6 +104,9 @@ class EngineConfig:
         ):
             if not 0.0 <= seconds < float("inf"):
                 raise ConfigError(f"{flag} must be a number of seconds ≥ 0 (0: off), got {seconds}")
+        soft = survival.soft_watchdog_timeout
+        if soft is not None and not 0.0 < soft < float("inf"):
+            raise ConfigError(f"--soft-watchdog-timeout must be a number of seconds > 0, got {soft}")
         if survival.crash_dump_folder == "":
             raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
         check_positive("--tp-size", self.parallel.tp_size)
@@ -156,6 +160,12 @@ class EngineConfig:
         if "model_path" not in groups["source"][1]:
             raise ConfigError("model_path is required")
         return cls(**{name: kind(**values) for name, (kind, values) in groups.items()})
+
+    @classmethod
+    def hints(cls) -> dict[str, Any]:
+        """Flag name (underscores) → annotation of its field."""
+        groups = typing.get_type_hints(cls).values()
+        return {name: hint for group in groups for name, hint in typing.get_type_hints(group).items()}
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""
