@@ -117,7 +117,7 @@ def same_as_sglang() -> str:
 
 def other_sglang(flags: Iterable[SglangFlag] | None = None) -> str:
     rows = [flag for flag in flags or load_sglang_flags() if flag.name not in own_flags()]
-    text = "## SGLang's other flags\n\n| Flag | In SGLang | Here |\n|---|---|---|\n"
+    text = "## Other flags of SGLang\n\n| Flag | In SGLang | Here |\n|---|---|---|\n"
     return text + "".join(f"| `{row.option}` | {cell(row.meaning)} | {cell(fate(row))} |\n" for row in rows)
 
 
@@ -130,7 +130,8 @@ def fate(flag: SglangFlag) -> str:
         case _ if flag.always_on:
             return f"always on: {flag.always_on}"
         case _:
-            hint = f" ({flag.reason})" if flag.reason else ""
+            told = flag.reason or flag.feature
+            hint = f" ({told})" if told else ""
             absent = flag.default is None or flag.default is False
             wanted = "an error if given" if absent else f"an error unless {flag.default!r}"
             return f"not supported yet, {wanted}{hint}"

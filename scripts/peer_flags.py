@@ -230,7 +230,9 @@ def read_variables(peer: str, sources: Sources) -> list[str]:
         scope = Scope()
         scope.add(sources.tree(f"{peer.replace('-', '_')}/envs.py"))
         table = scope.constants["environment_variables"]
-        names = {key.value for key in table.keys if isinstance(key, ast.Constant)} if isinstance(table, ast.Dict) else names
+        names = (
+            {key.value for key in table.keys if isinstance(key, ast.Constant)} if isinstance(table, ast.Dict) else names
+        )
     else:
         for text in sources.all_texts():
             names |= {one or two for one, two in _VARIABLE.findall(text)}

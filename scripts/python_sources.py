@@ -103,7 +103,9 @@ class Scope:
             case ast.Constant(value=str() | int() | float() | None):
                 return node.value
             case ast.JoinedStr():
-                parts = [self.value(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values]
+                parts = [
+                    self.value(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values
+                ]
                 return "".join(parts) if all(isinstance(part, str) for part in parts) else MISSING
             case ast.List() | ast.Tuple() | ast.Set():
                 values = [self.value(item) for item in node.elts]

@@ -66,6 +66,13 @@ COMMANDS: Final = {
     "convert": Command(
         _MODELS, "HF_DIR OUT", "write a model's weights as an Orbax checkpoint", f"{_ROOM}.offline.convert", "convert"
     ),
+    "migrate": Command(
+        _CHECK,
+        "'COMMAND'",
+        "another server's launch command, as the one that does the same here",
+        f"{_ROOM}.migrate",
+        "migrate",
+    ),
     "migrate-storage": Command(
         _MODELS,
         "--database-url URL",

@@ -24,8 +24,8 @@ class PeerVariable:
         name: of the variable; a * at its end stands for any others.
         verdict: applied: it stands for a flag of ours, which wins; accepted: it changes nothing; refused: an error;
             same: others read it too, and nothing is to be said.
-        here: applied: the words of the flag, {} for the variable's value; accepted: why it changes nothing; refused: what
-            to use instead.
+        here: applied: the words of the flag, {} for the variable's value; accepted: why it changes nothing; refused:
+            what to use instead.
         values: of what is applied: value → the flag's; others are taken as they are.
         switch: whether an empty value, 0, false, no and off ask for nothing.
     """

@@ -16,6 +16,7 @@ import tyro
 from palladio.flags.config_file import read_config_file
 from palladio.flags.default_model import DEFAULT_MODEL_ALIASES, DEFAULT_MODEL_NAME, default_model_path
 from palladio.flags.flag_table import FlagTable, OwnValue, own_hints
+from palladio.flags.given_flags import GivenFlags
 from palladio.flags.options import Option, read_options
 from palladio.http.settings.http_config import SECRETS, HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
@@ -28,7 +29,7 @@ from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
 from palladio.runtime.interface.config.survival_config import SurvivalConfig
-from palladio.runtime.interface.errors import ConfigError, FlagErrors, UnsupportedFlagError
+from palladio.runtime.interface.errors import ConfigError, FlagErrors
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 
 _DESCRIPTION = """Serve a model with OpenAI- and Anthropic-compatible routes. Flags of other servers: docs/flags.md.
@@ -39,8 +40,6 @@ Examples: `palladio serve` (the embedded model); `palladio serve smollm2` (a pub
 
 Exit codes: 0 after a signal, 1 when the engine could not start or died, 2 for a wrong flag or checkpoint.
 """
-_ONCE = frozenset({"api_key", "admin_api_key"})  # of others the last one wins; no key is to be lost in silence
-_PICTURES = frozenset({"enable_multimodal", "multimodal"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,87 +109,6 @@ class ParsedCommand:
         return _with_other_names(error, self.other_names)
 
 
-class _Command:
-    """Takes the options of a command, one after the other, and collects what is wrong."""
-
-    def __init__(self) -> None:
-        self._table = _flag_table()
-        self.values: dict[str, OwnValue] = {}
-        self.warnings: list[str] = []
-        self.errors: list[ConfigError] = []
-        self.asks_pictures = ""
-        self._expert_parallel: Option | None = None
-
-    def take(self, options: Sequence[Option]) -> None:
-        """Take options, those of a lower rank first."""
-        for option in sorted(options, key=lambda option: option.rank):
-            try:
-                self._take(option)
-            except ConfigError as error:
-                self.errors.append(_placed(error, option.place))
-        if self._expert_parallel is not None and not self.errors:
-            self._share_experts(self._expert_parallel)
-
-    def _take(self, option: Option) -> None:
-        given, row = self._table.expand(option)
-        if row is not None and row.computed:
-            self._expert_parallel = option
-        if row is not None and row.note and given:
-            self._warn(f"{option.typed} sets {' '.join(_words_of(given))}: {row.note}")
-        for one in given:
-            value = self._table.own_value(one)
-            if isinstance(value, OwnValue):
-                self._set(dataclasses.replace(value, replaces=() if row is None else row.replaces))
-                continue
-            warning = self._table.judge(one) if value is None else value
-            if warning is not None:
-                self._warn(warning)
-            if one.name in _PICTURES and warning is not None:
-                self.asks_pictures = one.typed
-
-    def _warn(self, line: str) -> None:
-        if line not in self.warnings:
-            self.warnings.append(line)
-
-    def _set(self, new: OwnValue) -> None:
-        """Keep a value, in the place of one of a lower rank or of an earlier one under the same name.
-
-        Raises:
-            ConfigError: another name of the flag has another value.
-        """
-        old = self.values.get(new.name)
-        if old is None or old.option.rank < new.option.rank or old.value == new.value:
-            self.values[new.name] = new
-        elif old.typed_name == new.typed_name:
-            if new.name in _ONCE:
-                raise ConfigError(f"{new.option.typed} is given more than once: write all keys after one of them")
-            self.values[new.name] = new
-        elif str(old.value) in new.replaces:
-            self.values[new.name] = new
-        elif str(new.value) not in old.replaces:
-            flag = "--" + new.name.replace("_", "-")
-            raise ConfigError(
-                f"{old.option.shown} and {new.option.shown} give {flag} different values: leave one of them out"
-            )
-
-    def _share_experts(self, option: Option) -> None:
-        """Set what vLLM's switch asks for: every device has experts of its own, those of all data-parallel ranks too."""
-        tp_size, dp_size = (self.values[name].value if name in self.values else 1 for name in ("tp_size", "dp_size"))
-        wanted: dict[str, Any] = {"ep_size": tp_size}
-        if dp_size > 1 and "enable_dp_attention" not in self.values:
-            wanted = {"tp_size": tp_size * dp_size, "enable_dp_attention": True, "ep_size": tp_size * dp_size}
-            shown = f"--tp-size {tp_size * dp_size} --dp-size {dp_size} --enable-dp-attention"
-            self._warn(f"{option.typed} sets {shown} --ep-size {tp_size * dp_size}: all ranks share the experts")
-        given = self.values.get("ep_size")
-        if given is not None and given.value != wanted["ep_size"]:
-            self.errors.append(
-                ConfigError(f"{given.option.shown} and {option.typed} (--ep-size {wanted['ep_size']}) contradict each other")
-            )
-            return
-        for name, value in wanted.items():
-            self.values[name] = OwnValue(name, value, option)
-
-
 def parse_server_args(argv: Sequence[str], variables: Sequence[Option] = ()) -> ParsedCommand:
     """Parse a launch command's flags; a word that is none, first or behind `--flag=value`, is the model.
 
@@ -204,7 +122,7 @@ def parse_server_args(argv: Sequence[str], variables: Sequence[Option] = ()) -> 
     options = _all_options(argv)
     if any(option.name in ("help", "h") for option in options):
         _print_help()
-    command = _Command()
+    command = GivenFlags(flag_table())
     command.take([*variables, *options])
     if command.errors:
         raise FlagErrors.join(command.errors)
@@ -250,19 +168,10 @@ def _print_help() -> None:
     )
 
 
-def _flag_table() -> FlagTable:
+def flag_table() -> FlagTable:
+    """Make the table of all flags that a launch command may have."""
     configs = [config for config in typing.get_type_hints(ServerArgs).values() if isinstance(config, type)]
     return FlagTable(own_flags(), own_hints(configs))
-
-
-def _placed(error: ConfigError, place: str) -> ConfigError:
-    """Give the error with the place of its option, if that is not the command line."""
-    if not place:
-        return error
-    message = f"{place}: {error}"
-    if isinstance(error, UnsupportedFlagError):
-        return UnsupportedFlagError(message, flag=error.flag, feature=error.feature)
-    return ConfigError(message)
 
 
 def _is_other_name(value: OwnValue) -> bool:
@@ -276,10 +185,6 @@ def _with_other_names(error: ConfigError, names: Mapping[str, str]) -> ConfigErr
         if re.search(rf"--{name.replace('_', '-')}(?![\w-])", str(error))
     ]
     return ConfigError(f"{error} ({'; '.join(told)})") if told else error
-
-
-def _words_of(options: Sequence[Option]) -> list[str]:
-    return [word for option in options for word in ("--" + option.name.replace("_", "-"), *option.values)]
 
 
 def _without_alias(args: ServerArgs) -> ServerArgs:
@@ -310,7 +215,7 @@ def names_model(argv: Sequence[str]) -> bool:
     options = _all_options(argv)
     if any(option.name in ("help", "h") for option in options):
         return True
-    table = _flag_table()
+    table = flag_table()
     if any(one.name in ("model_path", "model") for option in options for one in table.stand_for(option)):
         return True
     for option in options:

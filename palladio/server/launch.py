@@ -44,9 +44,9 @@ def launch(
 
     Args:
         argv: flags; without --model-path, the embedded model is served.
-        environment: variables of other servers as `read_peer_environment` says; PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
+        environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
-            `find_hosts` says which variables tell of other hosts.
+            `find_hosts` says which variables tell of other hosts, `read_peer_environment` which other servers have.
         early: an engine's process that has been started; it has ended when this returns.
 
     Returns:

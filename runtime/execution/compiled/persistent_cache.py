@@ -64,13 +64,15 @@ def _url_problem(url: str) -> str | None:
     try:
         epath: Any = importlib.import_module("etils.epath")
     except ImportError as error:
-        return f"--compilation-cache-dir {url} needs the package etils ({error}): pip install 'palladio-serve[cache-url]'"
+        return (
+            f"--compilation-cache-dir {url} needs the package etils ({error}): pip install 'palladio-serve[cache-url]'"
+        )
     try:
         folder = epath.Path(url)
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / "palladio-can-write"
         probe.write_bytes(b"1")
         probe.read_bytes()
-    except Exception as error:  # each library of an object store has errors of its own
+    except Exception as error:  # noqa: BLE001 - each library of an object store has errors of its own
         return f"--compilation-cache-dir {url}: {type(error).__name__}: {error}"
     return None

@@ -113,7 +113,7 @@ def load_peer_flags() -> Mapping[str, Mapping[str, PeerFlag]]:
         flags: dict[str, PeerFlag] = {}
         for row in rows:
             flag = PeerFlag(name=row["name"], kind=row["kind"], default=row.get("default", _NO_DEFAULT))
-            flags |= {name: flag for name in (row["name"], *row.get("aliases", ()))}
+            flags |= dict.fromkeys((row["name"], *row.get("aliases", ())), flag)
         found[server] = MappingProxyType(flags)
     return MappingProxyType(found)
 

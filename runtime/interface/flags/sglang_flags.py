@@ -94,9 +94,7 @@ class SglangFlag:
 
     def means_nothing_here(self, values: Collection[object]) -> bool:
         """Whether the values of this flag, which is ours, only mean something in SGLang."""
-        return bool(values) and all(
-            isinstance(value, str) and value.lower() in self.foreign_values for value in values
-        )
+        return bool(values) and all(isinstance(value, str) and value.lower() in self.foreign_values for value in values)
 
     def check_planned(self, typed: str, values: Collection[object]) -> None:
         """Of values of this flag, which is ours. Args: typed: the flag and the value, as typed.

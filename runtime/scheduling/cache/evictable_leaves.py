@@ -2,26 +2,27 @@
 
 import heapq
 from collections.abc import Iterable
-from typing import Literal
 
+from palladio.runtime.interface.config.cache_config import EvictionPolicy
 from palladio.runtime.scheduling.state.radix_node import RadixNode
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
 
 class EvictableLeaves:
-    """What the tree can evict next. A leaf that is offered keeps its `num_hits` and `last_used` until it is withdrawn.
+    """What the tree can evict next. A leaf that is offered keeps its `num_hits`, `rank` and `last_used` until it is
+    withdrawn.
 
     Args:
-        policy: lru takes the leaf used longest ago, lfu the one with the fewest hits, among equals the one used longest
-            ago.
+        policy: lru takes the leaf used longest ago; lfu the one with the fewest hits; slru one without hits, if there
+            is one; priority one with the lowest rank. Among equals they take the one used longest ago.
     """
 
-    def __init__(self, policy: Literal["lru", "lfu"]) -> None:
-        self._counts_hits = policy == "lfu"
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self._policy = policy
         # By the number of their entry in the heap. Entries with other numbers are stale.
         self._leaves: dict[int, RadixNode] = {}
-        self._heap: list[tuple[int, int, int]] = []  # (hits, last_used, number)
+        self._heap: list[tuple[int, int, int]] = []  # (class, last_used, number)
         self._num_entries = 0
 
     def __len__(self) -> int:
@@ -71,4 +72,16 @@ class EvictableLeaves:
         assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"
 
     def _entry(self, leaf: RadixNode) -> tuple[int, int, int]:
-        return (leaf.num_hits if self._counts_hits else 0, leaf.last_used, leaf.entry)
+        return (self._class(leaf), leaf.last_used, leaf.entry)
+
+    def _class(self, leaf: RadixNode) -> int:
+        """The lowest one goes first, whenever it was used."""
+        match self._policy:
+            case "lru":
+                return 0
+            case "lfu":
+                return leaf.num_hits
+            case "slru":
+                return min(leaf.num_hits, 1)
+            case "priority":
+                return leaf.rank

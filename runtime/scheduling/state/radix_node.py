@@ -32,6 +32,7 @@ class RadixNode:
         children: by their first key.
         lock_count: locks on this node and on all nodes below it. Locks on a root are not counted: it has no pages.
         num_hits: how often it was locked, or found when others had computed the same pages again.
+        rank: the highest of all that locked or made it; see --radix-eviction-policy priority.
         last_used: when it was last locked, extended or unlocked, on the tree's own clock (a count of these events).
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
@@ -45,6 +46,7 @@ class RadixNode:
     children: "dict[PageKey, RadixNode]" = dataclasses.field(default_factory=dict)
     lock_count: int = 0
     num_hits: int = 0
+    rank: int = 0
     last_used: int = 0
     entry: int = 0
     windows: tuple[list[WindowPage], ...] = ()
@@ -70,6 +72,7 @@ class RadixNode:
             children={self.keys[count]: self},
             lock_count=self.lock_count,
             num_hits=self.num_hits,
+            rank=self.rank,
             last_used=self.last_used,
             windows=tuple(places[:count] for places in self.windows),
             hashes=None if self.hashes is None else self.hashes[:count],

@@ -19,7 +19,9 @@ def config(tmp_path: Path):
 
 
 def test_a_file_of_sglang(config) -> None:
-    path = config("model-path: org/m\ntp-size: 2\nmem-fraction-static: 0.80\nenable-metrics: true\nlog-requests: false\n")
+    path = config(
+        "model-path: org/m\ntp-size: 2\nmem-fraction-static: 0.80\nenable-metrics: true\nlog-requests: false\n"
+    )
     command = parse_server_args(["--config", path])
     flags = command.args.flags()
     assert (flags["model_path"], flags["tp_size"], flags["mem_fraction_static"]) == ("org/m", 2, 0.8)

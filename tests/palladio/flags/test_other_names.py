@@ -24,8 +24,11 @@ def changed(words: str) -> dict:
         ("--max-num-batched-tokens 4096", {"max_prefill_tokens": 4096, "chunked_prefill_size": 4096}),
         ("--max-num-batched-tokens 8k", {"max_prefill_tokens": 8000, "chunked_prefill_size": 8000}),
         ("--device-memory-utilization 0.8", {"mem_fraction_static": 0.8}),
-        ("--attn-dp-size 2", {"dp_size": 2, "enable_dp_attention": True}),
-        ("--attention-data-parallel-size=2 --dp-size 2", {"dp_size": 2, "enable_dp_attention": True}),
+        ("--tp 4 --attn-dp-size 2", {"tp_size": 4, "dp_size": 2, "enable_dp_attention": True}),
+        (
+            "--attention-data-parallel-size=2 --dp-size 2 --tp 2",
+            {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True},
+        ),
         ("--attn-dp-size 1", {}),
         ("--enable-priority-scheduling", {"schedule_policy": "priority"}),
         ("--enable-priority-scheduling --schedule-policy fcfs", {"schedule_policy": "priority"}),

@@ -15,7 +15,9 @@ from palladio.runtime.interface.flags.peer_flags import SERVERS, PeerFlag, load_
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "runtime/interface/flags/peers").glob("*.json")}
+FILES = {
+    path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "runtime/interface/flags/peers").glob("*.json")
+}
 TABLE = {name: flag for flag in load_sglang_flags() for name in (flag.name, *flag.aliases)}
 OTHERS = ForeignFlags(load_foreign_flags())
 LEAST = {"SGLang": 530, "vLLM": 315, "SGLang-JAX": 160}
@@ -91,9 +93,9 @@ def test_a_server_is_read_without_running_it(script, tmp_path: Path) -> None:
         "class Model:\n"
         '    model_path: A[str, Arg(help="x", aliases=["--model"])]\n'
         '    policy: A[Optional[str], Arg(choices=NAMES + ["c"])] = "a"\n'
-        '    tokens: A[int, Arg(type_parser=human_readable_int)] = 4 * 1024\n'
+        "    tokens: A[int, Arg(type_parser=human_readable_int)] = 4 * 1024\n"
         '    quiet: A[bool, "x"] = False\n'
-        '    hidden: A[bool, Arg(no_cli=True)] = False\n'
+        "    hidden: A[bool, Arg(no_cli=True)] = False\n"
         '    sizes: A[Optional[List[int]], "x"] = None\n'
     )
     files = {

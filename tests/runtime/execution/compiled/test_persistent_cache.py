@@ -1,6 +1,5 @@
 """Where compiled programs are kept: directories that cannot be written, and URLs."""
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -17,12 +16,14 @@ def place() -> tuple[bool, str | None]:
     return options["jax_enable_compilation_cache"], options["jax_compilation_cache_dir"]
 
 
-def test_a_url_goes_to_jax_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("etils.epath")
-    url = f"file://{tmp_path}/x"
-    use_persistent_cache(url)
-    assert (place(), caplog.messages) == ((True, url), [])
-    assert (tmp_path / "x").is_dir()
+def test_a_url_goes_to_jax_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epath = pytest.importorskip("etils.epath")
+    monkeypatch.setattr(epath, "Path", lambda url: tmp_path / url.removeprefix("gs://"))
+    use_persistent_cache("gs://bucket/x")
+    assert (place(), caplog.messages) == ((True, "gs://bucket/x"), [])
+    assert [file.name for file in (tmp_path / "bucket" / "x").iterdir()] == ["palladio-can-write"]
 
 
 def test_a_missing_package_is_one_line_and_no_cache(
@@ -44,7 +45,7 @@ def test_a_bucket_that_does_not_answer_is_one_line_and_no_cache(
     def lost(_: object) -> None:
         raise RuntimeError("no credentials")
 
-    monkeypatch.setattr(importlib.import_module(epath.__name__), "Path", lost)
+    monkeypatch.setattr(epath, "Path", lost)
     use_persistent_cache("gs://bucket/x")
     assert place()[0] is False
     (line,) = caplog.messages

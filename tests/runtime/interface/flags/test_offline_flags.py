@@ -102,7 +102,7 @@ def test_flags_of_other_servers() -> None:
 
 
 def test_keywords_that_stand_for_ours() -> None:
-    config = read(max_num_batched_tokens=512, attn_dp_size=2, enable_priority_scheduling=True).config
+    config = read(max_num_batched_tokens=512, tp=2, attn_dp_size=2, enable_priority_scheduling=True).config
     assert (config.scheduler.max_prefill_tokens, config.scheduler.chunked_prefill_size) == (512, 512)
     assert (config.parallel.dp_size, config.parallel.enable_dp_attention) == (2, True)
     assert config.scheduler.schedule_policy == "priority"
