@@ -146,6 +146,16 @@ class ModelFacts:
             tokenizer=self.tokenizer,
         )
 
+    @functools.cached_property
+    def forbidden_thoughts(self) -> tuple[int, ...]:
+        """Ids of the marks of tool calls that are one token, if they may not stand in reasoning."""
+        family = self.reasoning
+        if not self.config.enable_strict_thinking or family is None:
+            return ()
+        marks = (mark for mark in self.tool_format.special if mark not in family.borders)
+        found = (self.tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
+        return tuple(ids[0] for ids in found if len(ids) == 1)
+
     @property
     def takes_tools(self) -> bool:
         """Whether requests to a model with a tokenizer may have tools. Where the chat template does not write them, the

@@ -50,6 +50,8 @@ class HttpConfig:
             and limits as the server's own. Default: a 400.
         reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
             and chat template. none: reasoning stays in the answer. docs/api/reasoning-and-tools.md lists the names.
+        enable_strict_thinking: Never sample a mark of a tool call (<tool_call>) inside of reasoning: a model then has
+            to close its thought before it calls. Marks that are several tokens are not forbidden.
         tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
             known, json, which reads only the calls that tool_choice forces. docs/api/reasoning-and-tools.md lists the
             names.
@@ -133,6 +135,7 @@ class HttpConfig:
     chat_template: str | None = None
     trust_request_chat_template: bool = False
     reasoning_parser: str = "auto"
+    enable_strict_thinking: bool = False
     tool_call_parser: str = "auto"
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
