@@ -1,5 +1,6 @@
 """`palladio migrate`: another server's launch command, as the command that does the same here."""
 
+import argparse
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -59,9 +60,9 @@ class Migrated(NamedTuple):
     missing: Sequence[str]
 
 
-def migrate(argv: Sequence[str], _: Mapping[str, str]) -> int:
-    """Print the command that does the same; returns 1 if a feature is missing here."""
-    parser = make_parser(
+def parser() -> argparse.ArgumentParser:
+    """Make the command's parser."""
+    made = make_parser(
         "migrate",
         "Prints the command that does here what a launch command of SGLang, SGLang-JAX, vLLM or JetStream does, with a "
         "reason for each flag that has changed.",
@@ -69,8 +70,13 @@ def migrate(argv: Sequence[str], _: Mapping[str, str]) -> int:
         {0: "the command does the same", 1: "a feature is missing here, which a line names", 2: "no launch command"},
         usage="palladio migrate 'COMMAND'",
     )
-    parser.add_argument("command", nargs="+", help="the whole command, in quotes")
-    given, more = parser.parse_known_args(argv)
+    made.add_argument("command", nargs="+", help="the whole command, in quotes")
+    return made
+
+
+def migrate(argv: Sequence[str], _: Mapping[str, str]) -> int:
+    """Print the command that does the same; returns 1 if a feature is missing here."""
+    given, more = parser().parse_known_args(argv)
     words = [*given.command, *more]
     try:
         found = migrated(read_launch(words[0] if len(words) == 1 else shlex.join(words)))

@@ -182,8 +182,8 @@ COMMAND_FAULTS = (
     Fault(
         "flags of models with states are not known by their family",
         "runtime/interface/flags/foreign_flags.json",
-        '"name": "mamba_*"',
-        '"name": "mamba_x"',
+        '"mamba_*"',
+        '"mamba_x"',
         ("tests/palladio/flags/test_foreign_flags.py",),
     ),
 )
