@@ -36,6 +36,13 @@ COMMANDS: Final = {
     "doctor": Command(
         _START, "", "find out what is wrong with this machine, and what to type", f"{_ROOM}.doctor.doctor", "doctor"
     ),
+    "migrate": Command(
+        _START,
+        "'COMMAND'",
+        "another server's launch command, as the one that does the same here",
+        f"{_ROOM}.migrate",
+        "migrate",
+    ),
     "batch": Command(
         _ANSWER,
         "FILE -o OUT",
@@ -65,13 +72,6 @@ COMMANDS: Final = {
     ),
     "convert": Command(
         _MODELS, "HF_DIR OUT", "write a model's weights as an Orbax checkpoint", f"{_ROOM}.offline.convert", "convert"
-    ),
-    "migrate": Command(
-        _CHECK,
-        "'COMMAND'",
-        "another server's launch command, as the one that does the same here",
-        f"{_ROOM}.migrate",
-        "migrate",
     ),
     "migrate-storage": Command(
         _MODELS,
