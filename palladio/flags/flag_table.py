@@ -96,7 +96,7 @@ class FlagTable:
         value = typed_value(option.typed, self._hints[own], self._without_units(option, values))
         return OwnValue(own, value if own == name else not value, option)
 
-    def judge(self, option: Option) -> str | None:
+    def verdict(self, option: Option) -> str | None:
         """Give what is to be said of a flag that is none of ours; None: nothing.
 
         Raises:

@@ -55,7 +55,7 @@ class GivenFlags:
             if isinstance(value, OwnValue):
                 self._set(dataclasses.replace(value, replaces=() if row is None else row.replaces))
                 continue
-            warning = self._table.judge(one) if value is None else value
+            warning = self._table.verdict(one) if value is None else value
             if warning is not None:
                 self._warn(warning)
             else:

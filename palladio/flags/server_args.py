@@ -179,12 +179,12 @@ def _is_other_name(value: OwnValue) -> bool:
 
 
 def _with_other_names(error: ConfigError, names: Mapping[str, str]) -> ConfigError:
-    told = [
+    notes = [
         f"{typed} is an alias of --{name.replace('_', '-')}"
         for name, typed in names.items()
         if re.search(rf"--{name.replace('_', '-')}(?![\w-])", str(error))
     ]
-    return ConfigError(f"{error} ({'; '.join(told)})") if told else error
+    return ConfigError(f"{error} ({'; '.join(notes)})") if notes else error
 
 
 def _without_alias(args: ServerArgs) -> ServerArgs:

@@ -1,6 +1,6 @@
 """Flags of other servers, and newer ones of SGLang's: what each is here, read from foreign_flags.json.
 
-Whoever comes from another server types its flags. One that means the same as one of ours is another name of it, or
+Users of another server type its flags. One that means the same as one of ours is another name of it, or
 stands for some of ours; of any other, the table says what to use here. Rows with the same fate share an entry of the
 file. SGLang's older flags, with meanings and defaults, are in sglang_flags.json.
 """
@@ -90,7 +90,11 @@ class ForeignFlag:
         return self.here.replace("{}", values[0]).split()
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Judge a flag that stands for none of ours, typed so, with these values.
+        """Give the verdict on a flag that stands for none of ours.
+
+        Args:
+            typed: the flag as typed.
+            values: the words behind it.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -99,30 +103,34 @@ class ForeignFlag:
             ConfigError: it is refused, and the message says what to use; or its value does not fit.
         """
         if self.least is not None:
-            return self._judge_number(typed, _integer(typed, values), self.least)
+            return self._check_number(typed, _integer(typed, values), self.least)
         if self._asks_nothing(typed, values):
             return None
         is_off = [value.lower() for value in values] == ["false"]
-        return self._judge(typed, off=f"{typed} {values[0]}" if is_off else "")
+        return self._verdict(typed, off=f"{typed} {values[0]}" if is_off else "")
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """Judge it as a keyword of `Engine`, as `accept` does. None asks for nothing."""
+        """Give the verdict on a keyword of `Engine`, as `accept` does. None asks for nothing."""
         if value is None:
             return None
         if self.least is not None:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"{typed} must be an integer, got {value!r}")
-            return self._judge_number(typed, value, self.least)
+            return self._check_number(typed, value, self.least)
         if any(flag.default == value and type(flag.default) is type(value) for flag in self._declared(typed)):
             return None
-        return self._judge(typed, off=f"{typed}=False" if value is False else "")
+        return self._verdict(typed, off=f"{typed}=False" if value is False else "")
 
     def turn_off(self, typed: str) -> str | None:
-        """Judge `--no-x` of a switch that stands for none of ours; `typed` is as typed, with its `no`."""
+        """Give the verdict on `--no-x` of a switch that stands for none of ours.
+
+        Args:
+            typed: the flag as typed, with its `no`.
+        """
         name = typed.lstrip("-").replace("-", "_").removeprefix("no_")
         if any(flag.is_switch and flag.asks_nothing(["false"]) for flag in self._declared(name)):
             return None
-        return self._judge(typed, off="")
+        return self._verdict(typed, off="")
 
     def _asks_nothing(self, typed: str, values: Sequence[str]) -> bool:
         """Whether the values are what a server that has the flag does without it. A server decides whose type fits."""
@@ -145,13 +153,17 @@ class ForeignFlag:
         tables = load_peer_flags()
         return [tables[server][name] for server in self.of if server in tables and name in tables[server]]
 
-    def _judge_number(self, typed: str, number: int, least: int) -> str | None:
+    def _check_number(self, typed: str, number: int, least: int) -> str | None:
         if number < least:
             raise ConfigError(f"{typed} must be at least {least}, got {number}")
         return None if number == least else f"{typed} {number} has no effect: {self.here}"
 
-    def _judge(self, typed: str, off: str) -> str:
-        """Args: off: the flag as typed, if it is to turn something off."""
+    def _verdict(self, typed: str, off: str) -> str:
+        """Give the warning, or raise the error.
+
+        Args:
+            off: the flag as typed, if it is to turn something off.
+        """
         if self.verdict == "refused":
             message = f"{typed} is a {self.servers} flag: {self.here}"
             raise UnsupportedFlagError(message, flag=typed, feature=self.here)
@@ -198,7 +210,7 @@ class ForeignFlags:
 
     @property
     def names(self) -> list[str]:
-        """Of all flags, but for families."""
+        """The names of all flags but families."""
         return list(self._exact)
 
     def find(self, name: str) -> ForeignFlag | None:

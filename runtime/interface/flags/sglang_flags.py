@@ -70,7 +70,7 @@ class SglangFlag:
         return True if self.always_on else self.default
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Judges the flag as typed on a command line, with these values; it must not be one of ours.
+        """Give the verdict on the flag as typed on a command line, with these values; it must not be one of ours.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -106,7 +106,10 @@ class SglangFlag:
             raise self._unsupported(f"{typed} is not supported yet; {self.reason}", typed)
 
     def turn_off(self, typed: str) -> str | None:
-        """Judge `--no-x` of a switch that is not one of ours; `typed` is as typed, with its `no`.
+        """Give the verdict on `--no-x` of a switch that is not one of ours.
+
+        Args:
+            typed: the flag as typed, with its `no`.
 
         Raises:
             ConfigError: it is no switch.
@@ -129,8 +132,8 @@ class SglangFlag:
         if self.always_on:
             return self._judge_on(typed)
         if value != self.default:
-            told = self.reason or self.feature
-            hint = f"; {told}" if told else ""
+            reason = self.reason or self.feature
+            hint = f"; {reason}" if reason else ""
             message = f"{typed} is not supported yet (only its default, {self.default!r}, is accepted){hint}"
             raise self._unsupported(message, typed)
         return None
