@@ -22,7 +22,8 @@ class Option:
         name: the flag as a field name: with underscores, without dashes in front.
         values: the words that follow it.
         place: where it stands, if not on the command line: a file with a line, or a variable of the environment.
-        rank: an option gives way to those of a higher rank: 0 variables, 1 a file, 2 the command line.
+        rank: an option gives way to those of a higher rank: -1 the embedded model's, 0 variables, 1 a file, 2 the
+            command line.
     """
 
     typed: str

@@ -97,12 +97,14 @@ class ParsedCommand:
         warnings: one line for each flag that was accepted and does nothing, or not quite the same.
         other_names: flags of ours that were typed under other names: name → as typed.
         asks_pictures: the flag, as typed, that asks to read pictures; "": none.
+        given: names of our flags that the command sets, under whatever names.
     """
 
     args: ServerArgs
     warnings: tuple[str, ...]
     other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     asks_pictures: str = ""
+    given: frozenset[str] = frozenset()
 
     def with_other_names(self, error: ConfigError) -> ConfigError:
         """Give an error that says which flag was typed, if it names one of ours that was typed under another name."""
@@ -133,7 +135,8 @@ def parse_server_args(argv: Sequence[str], variables: Sequence[Option] = ()) -> 
         args = _build({name: value.value for name, value in command.values.items()})
     except ConfigError as error:
         raise _with_other_names(error, names) from None
-    return ParsedCommand(_without_alias(args), tuple(command.warnings), names, command.asks_pictures)
+    given = frozenset(command.values)
+    return ParsedCommand(_without_alias(args), tuple(command.warnings), names, command.asks_pictures, given)
 
 
 def _all_options(argv: Sequence[str]) -> list[Option]:

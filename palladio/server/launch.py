@@ -11,6 +11,7 @@ from pathlib import Path
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
 from palladio.flags.gpu_memory import gpu_memory
 from palladio.flags.host_environment import find_hosts
+from palladio.flags.options import Option
 from palladio.flags.peer_environment import read_peer_environment
 from palladio.flags.server_args import ServerArgs, names_model, parse_server_args
 from palladio.http.server import check_settings, serve
@@ -98,8 +99,8 @@ def read_command(
     """
     is_named = names_model(argv)
     variables = read_peer_environment(environment)
-    words = argv if is_named else [*_default_model_flags(), *argv]  # the last of two wins
-    command = parse_server_args(words, variables.options)
+    defaults = () if is_named else _default_model_options()
+    command = parse_server_args(argv, (*defaults, *variables.options))
     args = _settle(command.args, environment)
     try:
         args.engine_config()
@@ -151,8 +152,10 @@ def run_worker(work: Callable[[], None]) -> int:
     return 0
 
 
-def _default_model_flags() -> list[str]:
-    return ["--model-path", str(default_model_path()), "--served-model-name", DEFAULT_MODEL_NAME]
+def _default_model_options() -> tuple[Option, ...]:
+    """Give the options of the embedded model, to which all others are preferred."""
+    values = {"--model-path": str(default_model_path()), "--served-model-name": DEFAULT_MODEL_NAME}
+    return tuple(Option.of(flag, [value], rank=-1) for flag, value in values.items())
 
 
 def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:
