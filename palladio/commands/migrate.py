@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def migrate(argv: Sequence[str], _: Mapping[str, str]) -> int:
+def migrate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Print the command that does the same; returns 1 if a feature is missing here."""
     given, more = parser().parse_known_args(argv)
     words = [*given.command, *more]

@@ -9,7 +9,7 @@ from typing import Any
 from palladio.flags.options import Option
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, ForeignFlags, load_foreign_flags
-from palladio.runtime.interface.flags.peer_flags import read_size, sizes
+from palladio.runtime.interface.flags.peer_flags import load_peer_flags, read_size, sizes
 from palladio.runtime.interface.flags.sglang_flags import load_sglang_flags
 from palladio.runtime.interface.flags.typed_values import typed_value
 
@@ -48,8 +48,9 @@ class FlagTable:
         self.ours = own
         self._hints = hints
         self._theirs = {name: flag for flag in load_sglang_flags() for name in (flag.name, *flag.aliases)}
-        self._others = ForeignFlags(load_foreign_flags())
-        self._sizes = sizes()
+        peers = load_peer_flags()
+        self._others = ForeignFlags(load_foreign_flags(peers))
+        self._sizes = sizes(peers)
 
     def expand(self, option: Option) -> tuple[list[Option], ForeignFlag | None]:
         """Give the options of ours that an option stands for, and the row that says so; None: it stands for itself.

@@ -3,7 +3,6 @@
 import importlib
 import logging
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from palladio.runtime.folders.private_folder import warn_of_others
 
 logger = logging.getLogger(__name__)
+_NEVER = 1e9  # seconds that no compilation takes
 
 
 def use_persistent_cache(place: Path | str | None) -> None:
@@ -23,8 +23,11 @@ def use_persistent_cache(place: Path | str | None) -> None:
     Args:
         place: a directory, a URL, which jax opens with etils, or None for no cache.
     """
+    is_kept = True
     if place is not None:
         problem = _url_problem(place) if isinstance(place, str) else _directory_problem(place)
+        if problem is None and isinstance(place, Path):
+            is_kept = _can_be_written(place)
         if problem is not None:
             logger.warning("The compilation cache is off, so every start compiles all programs: %s", problem)
             place = None
@@ -38,25 +41,29 @@ def use_persistent_cache(place: Path | str | None) -> None:
         return
     jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", str(place))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if is_kept else _NEVER)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _directory_problem(directory: Path) -> str | None:
-    """Make the directory and try it; None: it can be read. One that cannot be written is said, and still read."""
+    """Make the directory and look into it; None: it can be read."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         warn_of_others(directory, "--compilation-cache-dir")  # who writes there chooses what the device runs
         next(directory.iterdir(), None)
     except OSError as error:
         return f"{error}; set --compilation-cache-dir to a writable directory"
+    return None
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Try a file; if there can be none, log one warning, where jax would log one for each program."""
     try:
         with tempfile.TemporaryFile(dir=directory):
-            pass
+            return True
     except OSError as error:
         logger.warning("The compilation cache is read, but programs that it lacks are not kept: %s", error)
-        warnings.filterwarnings("ignore", message="Error writing persistent compilation cache entry")
-    return None
+        return False
 
 
 def _url_problem(url: str) -> str | None:

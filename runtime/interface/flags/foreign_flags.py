@@ -6,7 +6,6 @@ file. SGLang's older flags, with meanings and defaults, are in sglang_flags.json
 """
 
 import dataclasses
-import functools
 import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from palladio.runtime.interface.errors import ConfigError, UnsupportedFlagError
-from palladio.runtime.interface.flags.peer_flags import PeerFlag, load_peer_flags
+from palladio.runtime.interface.flags.peer_flags import PeerFlag, Peers, load_peer_flags
 
 Server = Literal["vLLM", "SGLang", "SGLang-JAX", "JetStream"]
 
@@ -38,6 +37,7 @@ class ForeignFlag:
         computed: of what sets: what has to be computed from other flags.
         passes: zeros: an object of zeros asks for nothing.
         note: of an alias or of what sets: how the two differ, said once at the start.
+        peers: the flags as the servers' sources declare them.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ForeignFlag:
     computed: Literal["", "expert_parallel"] = ""
     passes: Literal["", "zeros"] = ""
     note: str = ""
+    peers: Peers = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def option(self) -> str:
@@ -117,7 +118,10 @@ class ForeignFlag:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"{typed} must be an integer, got {value!r}")
             return self._check_number(typed, value, self.least)
-        if any(flag.default == value and type(flag.default) is type(value) for flag in self._declared(typed)):
+        if any(
+            flag.has_default and flag.default == value and type(flag.default) is type(value)
+            for flag in self._declared(typed)
+        ):
             return None
         return self._verdict(typed, off=f"{typed}=False" if value is False else "")
 
@@ -150,8 +154,8 @@ class ForeignFlag:
         return self.passes == "zeros" and all(map(_is_zeros, values)) and bool(values)
 
     def _declared(self, name: str) -> list[PeerFlag]:
-        tables = load_peer_flags()
-        return [tables[server][name] for server in self.of if server in tables and name in tables[server]]
+        tables = [self.peers[server] for server in self.of if server in self.peers]
+        return [flags[name] for flags in tables if name in flags]
 
     def _check_number(self, typed: str, number: int, least: int) -> str | None:
         if number < least:
@@ -219,21 +223,25 @@ class ForeignFlags:
         return self._exact.get(name) or max(families, key=lambda flag: len(flag.name), default=None)
 
 
-@functools.cache
-def load_foreign_flags() -> Sequence[ForeignFlag]:
-    """Read every row of the table, in its order."""
+def load_foreign_flags(peers: Peers | None = None) -> list[ForeignFlag]:
+    """Read every row of the table, in its order.
+
+    Args:
+        peers: the flags as the servers' sources declare them; None: they are read too.
+    """
+    peers = load_peer_flags() if peers is None else peers
     text = (
         importlib.resources.files("palladio.runtime.interface.flags")
         .joinpath("foreign_flags.json")
         .read_text(encoding="utf-8")
     )
-    return tuple(flag for entry in json.loads(text) for flag in _rows(entry))
+    return [flag for entry in json.loads(text) for flag in _rows(entry, peers)]
 
 
-def _rows(entry: Mapping[str, Any]) -> list[ForeignFlag]:
+def _rows(entry: Mapping[str, Any], peers: Peers) -> list[ForeignFlag]:
     given = {key: value for key, value in entry.items() if key != "names"}
     given["of"] = tuple(entry["of"])
     given["replaces"] = tuple(entry.get("replaces", ()))
     if "values" in entry:
         given["values"] = MappingProxyType(entry["values"])
-    return [ForeignFlag(name=name, **given) for name in entry["names"]]
+    return [ForeignFlag(name=name, peers=peers, **given) for name in entry["names"]]

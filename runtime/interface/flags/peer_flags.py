@@ -1,7 +1,6 @@
 """The flags of other servers as their own sources declare them, read from peers/*.json (scripts/peer_flags.py)."""
 
 import dataclasses
-import functools
 import importlib.resources
 import json
 import re
@@ -16,7 +15,6 @@ SERVERS: Final = MappingProxyType({"sglang": "SGLang", "vllm": "vLLM", "sglang-j
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _EXPONENTS = MappingProxyType({"k": 1, "m": 2, "g": 3, "t": 4})
-_NO_DEFAULT: Final = object()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,12 +25,14 @@ class PeerFlag:
         name: with underscores, without dashes in front.
         kind: flag takes no value; switch is `--x` or `--no-x`; size takes 8k too; json an object; ints, floats and strs
             several values; int, float and str one.
-        default: what the server does without the flag; a private object where its source computes it.
+        default: what the server does without the flag.
+        has_default: whether its source says so; it may compute it.
     """
 
     name: str
     kind: str
-    default: Any = _NO_DEFAULT
+    default: Any = None
+    has_default: bool = False
 
     @property
     def is_switch(self) -> bool:
@@ -57,7 +57,7 @@ class PeerFlag:
 
     def asks_nothing(self, values: Sequence[str]) -> bool:
         """Whether values of the right type are what that server does without the flag."""
-        if self.default is _NO_DEFAULT:
+        if not self.has_default:
             return False
         if self.is_switch:
             return (not values or values[0].lower() == "true") == bool(self.default)
@@ -103,23 +103,26 @@ def _read_json(typed: str, text: str) -> Any:
         raise ConfigError(f"{typed} is not valid JSON: {error}") from None
 
 
-@functools.cache
-def load_peer_flags() -> Mapping[str, Mapping[str, PeerFlag]]:
-    """Read all files: server → name or alias → flag."""
+Peers = Mapping[str, Mapping[str, PeerFlag]]
+"""Server → name or alias → flag."""
+
+
+def load_peer_flags() -> Peers:
+    """Read all files."""
     folder = importlib.resources.files("palladio.runtime.interface.flags").joinpath("peers")
     found: dict[str, Mapping[str, PeerFlag]] = {}
     for file, server in SERVERS.items():
         rows = json.loads(folder.joinpath(f"{file}.json").read_text(encoding="utf-8"))["flags"]
         flags: dict[str, PeerFlag] = {}
         for row in rows:
-            flag = PeerFlag(name=row["name"], kind=row["kind"], default=row.get("default", _NO_DEFAULT))
+            flag = PeerFlag(
+                name=row["name"], kind=row["kind"], default=row.get("default"), has_default="default" in row
+            )
             flags |= dict.fromkeys((row["name"], *row.get("aliases", ())), flag)
         found[server] = MappingProxyType(flags)
     return MappingProxyType(found)
 
 
-@functools.cache
-def sizes() -> frozenset[str]:
+def sizes(peers: Peers) -> frozenset[str]:
     """Give the names of flags whose integers may have a unit (32k) on some server."""
-    tables = load_peer_flags().values()
-    return frozenset(name for table in tables for name, flag in table.items() if flag.kind == "size")
+    return frozenset(name for flags in peers.values() for name, flag in flags.items() if flag.kind == "size")

@@ -8,7 +8,6 @@ Flags of the HTTP server are, as keywords, accepted with a warning, or an error 
 """
 
 import dataclasses
-import functools
 import importlib.resources
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -160,8 +159,7 @@ class SglangFlag:
             raise ConfigError(f"{typed} takes {noun}, got {text!r}") from None
 
 
-@functools.cache
-def load_sglang_flags() -> Sequence[SglangFlag]:
+def load_sglang_flags() -> list[SglangFlag]:
     """Every flag of the table, in the order of SGLang's `server_args=` line."""
     text = (
         importlib.resources.files("palladio.runtime.interface.flags")
@@ -169,4 +167,4 @@ def load_sglang_flags() -> Sequence[SglangFlag]:
         .read_text(encoding="utf-8")
     )
     lists = ("aliases", "foreign_values", "planned_values", "here")
-    return tuple(SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text))
+    return [SglangFlag(**row | {key: tuple(row.get(key, ())) for key in lists}) for row in json.loads(text)]

@@ -329,21 +329,6 @@ def test_a_budget_reaches_the_engine(connect: Any, engine: FakeEngine, fields: d
     assert engine.calls[-1].params.thinking is None  # nothing to bound it for
 
 
-def test_strict_thinking_forbids_marks_of_tool_calls_in_thoughts(connect: Any, engine: FakeEngine) -> None:
-    marks = tuple(engine.tokenizer.encode(tag, False)[0] for tag in ("<tool_call>", "</tool_call>"))
-    client = connect("qwen3", enable_strict_thinking=True, tool_call_parser="qwen25")
-    ask(client)
-    thinking = engine.calls[-1].params.thinking
-    assert (thinking.forbidden_ids, thinking.budget) == (marks, None)
-    ask(client, thinking_token_budget=7)
-    assert engine.calls[-1].params.thinking.forbidden_ids == marks
-    several = connect("qwen3", enable_strict_thinking=True, tool_call_parser="kimi_k2")
-    ask(several)
-    assert engine.calls[-1].params.thinking is None, "its marks are several tokens of this tokenizer"
-    ask(connect("kimi", enable_strict_thinking=True, reasoning_parser="none"))
-    assert engine.calls[-1].params.thinking is None
-
-
 JSON = {"response_format": {"type": "json_object"}}
 
 

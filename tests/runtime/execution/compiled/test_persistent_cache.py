@@ -73,3 +73,6 @@ def test_a_directory_that_cannot_be_written_is_read(
     assert place() == (True, str(tmp_path))
     (line,) = caplog.messages
     assert "No space left on device" in line
+    jax.jit(lambda x: x + 11)(3.0)
+    assert list(tmp_path.iterdir()) == [], "jax tries no program, and so warns of none"
+    assert len(caplog.messages) == 1
