@@ -68,7 +68,7 @@ def own_tables() -> str:
 
 
 def foreign_tables(server: str) -> str:
-    """What stands between the marks of a server's page."""
+    """Return the text between the marks of a server's page."""
     rows = [flag for flag in load_foreign_flags() if server in flag.of]
     parts = [
         *([same_as_sglang(), same(newer(server)), other_sglang()] if server == "SGLang" else others(server)),

@@ -18,7 +18,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 
 def tools_router(context: Context) -> APIRouter:
     router = APIRouter()
-    turn = asyncio.Lock()  # of texts: a megabyte takes a second of pure Python, and the streams share its lock
+    lock = asyncio.Lock()  # one text at a time: a megabyte takes a second of Python, which holds up the streams
 
     @router.post("/parse_function_call", openapi_extra=describe_body(ParseFunctionCallRequest))
     async def parse_function_call(
@@ -27,7 +27,7 @@ def tools_router(context: Context) -> APIRouter:
         """The text without its calls, and the calls; `tool_index` is the place of the function in `tools`."""
         functions = offered_functions(ToolFields(tools=body.tools))
         parser = _format(context, body.tool_call_parser).new_parser(functions)
-        async with turn:
+        async with lock:
             normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
         places = {name: place for place, name in enumerate(functions)}
         return {

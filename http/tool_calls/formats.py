@@ -247,7 +247,11 @@ def _invoke(
 
 
 def _pythonic(name: str, tags: PythonTags, *, written: bool) -> ToolFormat:
-    """Args: written: the model always writes the tags."""
+    """The format of calls written as Python.
+
+    Args:
+        written: whether the model always writes the tags.
+    """
     syntax = CallSyntax(
         begin=lambda function: f"{function}(",
         end=")",

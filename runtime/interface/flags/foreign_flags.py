@@ -214,7 +214,7 @@ class ForeignFlags:
 
     @property
     def names(self) -> list[str]:
-        """The names of all flags but families."""
+        """Names of all flags, without families."""
         return list(self._exact)
 
     def find(self, name: str) -> ForeignFlag | None:

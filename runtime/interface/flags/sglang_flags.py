@@ -69,7 +69,7 @@ class SglangFlag:
         return True if self.always_on else self.default
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Give the verdict on the flag as typed on a command line, with these values; it must not be one of ours.
+        """Check the flag and its values, as typed on a command line; it must not be one of ours.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -77,10 +77,10 @@ class SglangFlag:
         Raises:
             ConfigError: planned and not at its default, removed, or malformed.
         """
-        return self._judge(typed, self._parse(typed, values))
+        return self._check(typed, self._parse(typed, values))
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """As `accept`, for a keyword of `Engine`. SGLang's default, or None, asks for nothing."""
+        """Check a keyword of `Engine`, as `accept` does a flag. SGLang's default, or None, asks for nothing."""
         if value is None or (value == self.default and isinstance(value, bool) == isinstance(self.default, bool)):
             return None
         if self.kind == "flag" and not isinstance(value, bool):
@@ -89,14 +89,17 @@ class SglangFlag:
             raise ConfigError(f"{typed} is not supported offline: {self.not_offline}")
         if self.offline:
             return f"{typed} has no effect offline: {self.offline}"
-        return self._judge(typed, value)
+        return self._check(typed, value)
 
     def means_nothing_here(self, values: Collection[object]) -> bool:
         """Whether the values of this flag, which is ours, only mean something in SGLang."""
         return bool(values) and all(isinstance(value, str) and value.lower() in self.foreign_values for value in values)
 
     def check_planned(self, typed: str, values: Collection[object]) -> None:
-        """Of values of this flag, which is ours. Args: typed: the flag and the value, as typed.
+        """Check the values of this flag, which is ours.
+
+        Args:
+            typed: the flag and the value, as typed.
 
         Raises:
             ConfigError: SGLang has it, and this server does not yet.
@@ -115,21 +118,21 @@ class SglangFlag:
         """
         if self.kind != "flag":
             raise ConfigError(f"{typed}: {self.option} is no switch")
-        return self._judge_on(typed) if self.always_on else None
+        return self._always_on_warning(typed) if self.always_on else None
 
-    def _judge_on(self, typed: str) -> str:
+    def _always_on_warning(self, typed: str) -> str:
         return f"{typed} has no effect: {self.always_on}"
 
     def _unsupported(self, message: str, typed: str) -> UnsupportedFlagError:
         return UnsupportedFlagError(message, flag=typed, feature=self.feature or self.reason or self.meaning)
 
-    def _judge(self, typed: str, value: object) -> str | None:
+    def _check(self, typed: str, value: object) -> str | None:
         if self.verdict == "W":
             return f"{typed} has no effect here: {self.reason}"
         if self.verdict == "E":
             raise self._unsupported(f"{typed} is not supported: {self.reason}", typed)
         if self.always_on:
-            return self._judge_on(typed)
+            return self._always_on_warning(typed)
         if value != self.default:
             reason = self.reason or self.feature
             hint = f"; {reason}" if reason else ""
