@@ -166,11 +166,15 @@ class ModelFacts:
 
     @property
     def template_warnings(self) -> list[str]:
-        """Lines for the log: see `ChatTemplate.warnings`."""
+        """Lines for the log: those of `ChatTemplate.warnings`, and one of a flag that changes nothing for this model."""
         tokenizer = self.loaded_tokenizer
         if tokenizer is None or self.info.embedding is not None or not self.template.source(tokenizer):
             return []
-        return self.template.warnings(tokenizer, self.tool_format)
+        warnings = self.template.warnings(tokenizer, self.tool_format)
+        if self.config.enable_strict_thinking and not self.forbidden_thoughts:
+            reason = "its tool calls have no mark that is one token" if self.reasoning else "it has no reasoning parser"
+            warnings = [*warnings, f"--enable-strict-thinking has no effect for this model: {reason}"]
+        return warnings
 
     @functools.cached_property
     def system_fingerprint(self) -> str:
