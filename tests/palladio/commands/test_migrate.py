@@ -65,7 +65,16 @@ def test_what_a_file_says_stays_in_the_file(tmp_path) -> None:
     assert found.line == "palladio serve --random-seed 3 --config serve.yaml"
 
 
-@pytest.mark.parametrize("text", ["ls -l", "python -m http.server", "vllm bench", "python -m sglang.launch_server 'a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ls -l",
+        "python -m http.server",
+        "vllm bench",
+        "python -m sglang.launch_server 'a",
+        "python3 -m MaxText.maxengine_server MaxText/configs/base.yml max_target_length=2048 ici_tensor_parallelism=4",
+    ],
+)
 def test_what_is_no_launch_command(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert migrate([text], {}) == 2
     assert capsys.readouterr().err.startswith("error: ")
