@@ -130,8 +130,8 @@ def fate(flag: SglangFlag) -> str:
         case _ if flag.always_on:
             return f"always on: {flag.always_on}"
         case _:
-            told = flag.reason or flag.feature
-            hint = f" ({told})" if told else ""
+            reason = flag.reason or flag.feature
+            hint = f" ({reason})" if reason else ""
             absent = flag.default is None or flag.default is False
             wanted = "an error if given" if absent else f"an error unless {flag.default!r}"
             return f"not supported yet, {wanted}{hint}"

@@ -184,7 +184,7 @@ class PolicyQueue:
         return [window[i] for _, i in order]
 
     def _prefix_rank(self, request: Request, path: list[tuple[RadixNode, int]]) -> float:
-        """Of a policy that looks at a request's own cached prefix: the lowest is next."""
+        """Rank a request by its own cached prefix, as the policy says: the lowest is next."""
         if self._policy == "lpm":
             return -sum(count for _, count in path)
         num_uncached = self._num_uncached(request, path)
