@@ -76,3 +76,32 @@ def test_a_directory_that_cannot_be_written_is_read(
     jax.jit(lambda x: x + 11)(3.0)
     assert list(tmp_path.iterdir()) == [], "jax tries no program, and so warns of none"
     assert len(caplog.messages) == 1
+
+
+def test_a_directory_that_cannot_be_read_is_one_line_and_no_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", deny)  # root reads any directory
+    use_persistent_cache(tmp_path)
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "Permission denied" in line
+    assert jax.jit(lambda x: x + 12)(3.0) == 15.0
+
+
+def test_a_damaged_program_is_compiled_again(tmp_path: Path) -> None:
+    def add(x: float) -> float:
+        return x + 13
+
+    use_persistent_cache(tmp_path)
+    assert jax.jit(add)(3.0) == 16.0
+    kept = [file for file in tmp_path.rglob("*-cache") if file.is_file()]
+    assert kept
+    for file in kept:
+        file.write_bytes(b"no program")
+    jax.clear_caches()
+    with pytest.warns(UserWarning, match="persistent compilation cache"):
+        assert jax.jit(add)(3.0) == 16.0
