@@ -166,7 +166,7 @@ class ModelFacts:
 
     @property
     def template_warnings(self) -> list[str]:
-        """Lines for the log: those of `ChatTemplate.warnings`, and one of a flag that changes nothing for this model."""
+        """Lines for the log: those of `ChatTemplate.warnings`, and one of a flag that has no effect on this model."""
         tokenizer = self.loaded_tokenizer
         if tokenizer is None or self.info.embedding is not None or not self.template.source(tokenizer):
             return []
