@@ -215,6 +215,20 @@ COMMAND_FAULTS = (
         (_TESTS + "test_migrate.py",),
     ),
     Fault(
+        "a flag of pictures is accepted for a model that reads them",
+        "palladio/server/launch.py",
+        "    if command.asks_pictures:\n",
+        "    if not command.asks_pictures:\n",
+        ("tests/palladio/server/test_read_command.py",),
+    ),
+    Fault(
+        "a cache of programs that cannot be read ends the start",
+        "runtime/execution/compiled/persistent_cache.py",
+        'return f"{error}; set --compilation-cache-dir to a writable directory"',
+        "raise",
+        ("tests/runtime/execution/compiled/test_persistent_cache.py",),
+    ),
+    Fault(
         "flags of models with states are not known by their family",
         "runtime/interface/flags/foreign_flags.json",
         '"mamba_*"',
