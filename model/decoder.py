@@ -29,10 +29,7 @@ from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
-    """Attention and MLP, with norms and residual sums where the layer's spec has them.
-
-    A subclass may compute `attend` and `feed` in another way, with the same parameters.
-    """
+    """Attention and MLP, with norms and residual sums where the layer's spec has them."""
 
     def __init__(self, context: Context, config: ModelConfig, spec: LayerSpec, kernels: Kernels, mesh: Mesh) -> None:
         norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
@@ -125,19 +122,11 @@ def _call_layer(
 class CausalLM(Module):
     """A decoder-only language model over the pool of its layers' caches: pages of a KV cache, and states."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        context: Context,
-        kernels: Kernels,
-        mesh: Mesh,
-        layer: type[DecoderLayer] = DecoderLayer,
-    ) -> None:
+    def __init__(self, config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> None:
         """Make the modules.
 
         Args:
             config: the config as laid out over the mesh, see TensorLayout.
-            layer: the class of all layers.
         """
         self.config = config
         self.kernels = kernels
@@ -145,7 +134,7 @@ class CausalLM(Module):
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
         self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(layer(context, config, spec, kernels, mesh) for spec in config.layers)
+        self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
         self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None

@@ -34,7 +34,6 @@ HTTP_FLOORS = (
 )
 MODEL_FLOORS = (
     ("loading",),
-    ("fused",),  # layers whose halves may be one call each
     ("",),  # the decoder: a loop over layers
     ("layers",),
     ("cache", "families"),  # what layers keep · a small file a family

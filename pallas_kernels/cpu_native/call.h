@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <string_view>
-#include <vector>
 
 #include "chunks.h"
-#include "layer_blocks.h"
-#include "multiply.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace palladio {
@@ -21,8 +17,7 @@ using Problem = const char*;
 
 constexpr Problem kNoInt8 = "products of int8 are not loaded";
 
-// Reads arguments in their order; the first that does not fit makes the call an error. It owns the float32 copies of
-// arguments of other types.
+// Reads arguments in their order; the first that does not fit makes the call an error.
 class Call {
  public:
   explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {}
@@ -34,65 +29,6 @@ class Call {
     const bool fits = buffer.dtype == type && buffer.rank == rank;
     *sizes = fits ? buffer.dims : kNoSizes;
     return fits ? static_cast<T*>(buffer.data) : Fail<T>();
-  }
-  // The next argument, with a known number of elements.
-  const float* Floats(int64_t count) {
-    const XLA_FFI_Buffer& buffer = Next();
-    const bool fits = buffer.dtype == XLA_FFI_DataType_F32 && CountOf(buffer) == count;
-    return fits ? static_cast<float*>(buffer.data) : Fail<float>();
-  }
-  const int32_t* Ints(int64_t* count) {
-    const XLA_FFI_Buffer& buffer = Next();
-    *count = CountOf(buffer);
-    return buffer.dtype == XLA_FFI_DataType_S32 ? static_cast<int32_t*>(buffer.data) : Fail<int32_t>();
-  }
-  // The next argument, of float32, bfloat16 or int8, as float32. Null: it has no numbers.
-  const float* Parameter(int64_t count) {
-    const XLA_FFI_Buffer& buffer = Next();
-    if (CountOf(buffer) == 0) return nullptr;
-    if (CountOf(buffer) != count) return Fail<float>();
-    if (buffer.dtype == XLA_FFI_DataType_F32) return static_cast<const float*>(buffer.data);
-    wide_.emplace_back(count);
-    float* wide = wide_.back().data();
-    if (buffer.dtype == XLA_FFI_DataType_BF16)
-      for (int64_t i = 0; i < count; ++i) {
-        const uint32_t bits = uint32_t{static_cast<const uint16_t*>(buffer.data)[i]} << 16;
-        std::memcpy(wide + i, &bits, 4);
-      }
-    else if (buffer.dtype == XLA_FFI_DataType_S8)
-      for (int64_t i = 0; i < count; ++i) wide[i] = static_cast<const int8_t*>(buffer.data)[i];
-    else
-      return Fail<float>();
-    return wide;
-  }
-  Norm NormOf(int64_t size, float eps, float added, bool is_centered) {
-    Norm norm;
-    norm.scale = Parameter(size);
-    norm.bias = Parameter(size);
-    norm.eps = eps;
-    norm.added = added;
-    norm.is_centered = is_centered;
-    return norm;
-  }
-  Matrix MatrixOf(int64_t inputs, int64_t outputs, int64_t bits) {
-    Matrix m{};
-    const XLA_FFI_Buffer& values = Next();
-    const auto type = values.dtype;
-    m.kind = type == XLA_FFI_DataType_F32    ? MatrixKind::kFloat32
-             : type == XLA_FFI_DataType_BF16 ? MatrixKind::kBfloat16
-                                             : MatrixKind::kInt8;
-    const bool is_int8 = m.kind == MatrixKind::kInt8;
-    if (is_int8 && type != XLA_FFI_DataType_S8) is_wrong_ = true;
-    if (is_int8 && !multiply_int8) lacks_int8_ = is_wrong_ = true;
-    m.values = values.data;
-    m.inputs = inputs;
-    m.outputs = outputs;
-    m.bits = bits;
-    m.scales = Parameter(outputs);
-    m.zeros = Parameter(outputs);
-    m.bias = Parameter(outputs);
-    if (CountOf(values) != inputs * outputs || is_int8 != (m.scales != nullptr)) is_wrong_ = true;
-    return m;
   }
 
   // The next result, which must have this type and these sizes.
@@ -107,12 +43,9 @@ class Call {
 
   int64_t Whole(std::string_view name) { return Attribute<int64_t>(name, XLA_FFI_DataType_S64); }
   float Real(std::string_view name) { return Attribute<float>(name, XLA_FFI_DataType_F32); }
-  bool Flag(std::string_view name) { return Attribute<bool>(name, XLA_FFI_DataType_PRED); }
 
   // Whether all arguments were read, and none is left.
   bool IsRight() const { return !is_wrong_ && next_ == frame_.args.size; }
-  // The error of a wrong call, unless products are missing.
-  Problem Wrong(Problem usual) const { return lacks_int8_ ? kNoInt8 : usual; }
 
  private:
   static constexpr int64_t kNoSizes[4] = {};
@@ -142,11 +75,6 @@ class Call {
     }
     return *static_cast<const XLA_FFI_Buffer*>(frame_.args.args[next_++]);
   }
-  static int64_t CountOf(const XLA_FFI_Buffer& buffer) {
-    int64_t count = 1;
-    for (int64_t i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
-    return count;
-  }
   template <typename T>
   T* Fail() {
     is_wrong_ = true;
@@ -155,8 +83,7 @@ class Call {
 
   const XLA_FFI_CallFrame& frame_;
   int64_t next_ = 0;
-  bool is_wrong_ = false, lacks_int8_ = false;
-  std::vector<std::vector<float>> wide_;
+  bool is_wrong_ = false;
 };
 
 inline XLA_FFI_Error* ErrorOf(const XLA_FFI_Api& api, Problem problem) {

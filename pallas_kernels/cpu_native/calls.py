@@ -15,8 +15,6 @@ GROUPS: Final = "palladio_groups_times_bfloat16"
 INT8: Final = "palladio_rows_times_int8"
 ATTENTION: Final = "palladio_paged_attention"
 CACHE_WRITE: Final = "palladio_cache_write"
-MLP_BLOCK: Final = "palladio_mlp_block"
-ATTENTION_BLOCK: Final = "palladio_attention_block"
 ROW_ARGMAX: Final = "palladio_row_argmax"
 SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -25,8 +23,6 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
         INT8: "PalladioRowsTimesInt8",
         ATTENTION: "PalladioPagedAttention",
         CACHE_WRITE: "PalladioCacheWrite",
-        MLP_BLOCK: "PalladioMlpBlock",
-        ATTENTION_BLOCK: "PalladioAttentionBlock",
         ROW_ARGMAX: "PalladioRowArgmax",
     }
 )

@@ -1,4 +1,4 @@
-// Our custom calls of XLA for CPUs: products, attention, writes of the cache, and halves of layers.
+// Our custom calls of XLA for CPUs: products, attention, writes of the cache, the largest logit.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "call.h"
 #include "multiply.h"
+#include "row_argmax.h"
 
 namespace palladio {
 
@@ -129,92 +130,6 @@ Problem RowArgmax(const Pool& pool, Call& call) {
   return nullptr;
 }
 
-// The rows that both halves of a layer begin with.
-Ends EndsOf(Call& call) {
-  Ends ends{};
-  const int64_t *sizes;
-  ends.x = call.Array(XLA_FFI_DataType_F32, 2, &sizes);
-  ends.rows = sizes[0];
-  ends.size = sizes[1];
-  return ends;
-}
-
-// The rest of the beginning, which follows the half's own arguments.
-void FinishEnds(Call& call, Ends& ends) {
-  const float eps = call.Real("eps"), added = call.Real("added");
-  const bool is_centered = call.Flag("is_centered");
-  ends.residual = call.Floats(ends.rows * ends.size);
-  ends.before = call.NormOf(ends.size, eps, added, is_centered);
-  ends.after = call.NormOf(ends.size, eps, added, is_centered);
-  ends.factor = call.Real("factor");
-  ends.out = call.Result(0, XLA_FFI_DataType_F32, {ends.rows, ends.size});
-}
-
-constexpr Problem kBlockError = "the arguments of a block do not fit together";
-
-Problem Mlp(const Pool& pool, Call& call) {
-  MlpBlock block{EndsOf(call)};
-  const int64_t width = call.Whole("width"), size = block.ends.size;
-  block.is_gated = call.Flag("is_gated");
-  block.activation = static_cast<Activation>(call.Whole("activation"));
-  FinishEnds(call, block.ends);
-  block.up = call.MatrixOf(size, block.is_gated ? 2 * width : width, call.Whole("up_bits"));
-  block.down = call.MatrixOf(width, size, call.Whole("down_bits"));
-  if (!call.IsRight()) return call.Wrong(kBlockError);
-  ComputeMlp(pool, block);
-  return nullptr;
-}
-
-Problem AttentionHalf(const Pool& pool, Call& call) {
-  AttentionBlock block{EndsOf(call)};
-  Attention& a = block.attention;
-  const int64_t *sizes;
-  float* const pages = call.Array(XLA_FFI_DataType_F32, 4, &sizes);
-  if (!pages) return kBlockError;
-  const int64_t P = sizes[0], T = block.ends.rows, D = block.ends.size;
-  a.T = T;
-  a.N = call.Whole("heads");
-  a.H = call.Whole("head_size");
-  a.K = sizes[1];
-  a.S = sizes[2];
-  a.padded = sizes[3] / 2;
-  a.pages = block.pages = pages;
-  a.window = call.Whole("window");
-  a.soft_cap = call.Real("soft_cap");
-  block.half = call.Whole("pairs");
-  block.head_norm = static_cast<HeadNorm>(call.Whole("head_norm"));
-  block.is_interleaved = call.Flag("is_interleaved");
-  block.has_gate = call.Flag("has_gate");
-  block.scale = call.Real("scale");
-  if (call.Result(1, XLA_FFI_DataType_F32, {P, a.K, a.S, sizes[3]}) != pages) return "the cache was copied";
-  if (a.N % a.K || a.H > a.padded || 2 * block.half > a.H) return kBlockError;
-  FinishEnds(call, block.ends);
-  block.qkv = call.MatrixOf(D, (a.N * (block.has_gate ? 2 : 1) + 2 * a.K) * a.H, call.Whole("qkv_bits"));
-  block.output = call.MatrixOf(a.N * a.H, D, call.Whole("output_bits"));
-  const bool is_shared = block.head_norm == kOfHead, is_centered = call.Flag("is_head_centered");
-  const float eps = call.Real("head_eps"), added = call.Real("head_added");
-  block.query_norm = call.NormOf(is_shared ? a.H : a.N * a.H, eps, added, is_centered);
-  block.key_norm = call.NormOf(is_shared ? a.H : a.K * a.H, eps, added, is_centered);
-  block.cos = call.Floats(T * block.half);
-  block.sin = call.Floats(T * block.half);
-  int64_t ids = 0, offsets = 0, starts = 0, cells = 0;
-  block.page_ids = call.Ints(&ids);
-  block.page_offsets = call.Ints(&offsets);
-  a.query_start = call.Ints(&starts);
-  a.kv_len = call.Ints(&a.B);
-  a.table = call.Ints(&cells);
-  a.sinks = call.Parameter(a.N);
-  const bool has_norms = !block.head_norm || (block.query_norm.scale && block.key_norm.scale);
-  if (!call.IsRight() || ids != T || offsets != T || starts != a.B + 1 || a.B == 0 || cells % a.B || !has_norms)
-    return call.Wrong(kBlockError);
-  for (int64_t t = 0; t < T; ++t)
-    if (block.page_ids[t] < 0 || block.page_ids[t] >= P || block.page_offsets[t] < 0 || block.page_offsets[t] >= a.S)
-      return "no such page or offset";
-  a.width = cells / a.B;
-  ComputeAttention(pool, block);
-  return nullptr;
-}
-
 }  // namespace
 }  // namespace palladio
 
@@ -229,5 +144,3 @@ PALLADIO_CALL(PalladioRowsTimesInt8, RowsTimesInt8)
 PALLADIO_CALL(PalladioPagedAttention, PagedAttention)
 PALLADIO_CALL(PalladioCacheWrite, CacheWrite)
 PALLADIO_CALL(PalladioRowArgmax, RowArgmax)
-PALLADIO_CALL(PalladioMlpBlock, Mlp)
-PALLADIO_CALL(PalladioAttentionBlock, AttentionHalf)

@@ -30,7 +30,7 @@ _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
 # Units that each library is linked of: they are compiled in parallel, the slowest first. Products of
 # int8 are one of their own: few models take them, and they take longer than all other products.
 _UNITS: Final = {
-    "cpu_native": ("multiply.cc", "layer_blocks.cc", "attention.cc", "library.cc"),
+    "cpu_native": ("multiply.cc", "row_argmax.cc", "attention.cc", "library.cc"),
     "cpu_native_int8": ("multiply_int8.cc",),
 }
 _SECONDS: Final = 240  # for the compiler, which takes five

@@ -1,7 +1,6 @@
-// Products of rows with float32 and bfloat16 matrices.
+// Products of rows with bfloat16 matrices.
 #include "multiply.h"
 
-#include "dense.h"
 #ifdef __AVX512F__
 #include "products_avx512.h"
 #ifndef __AVX512BF16__
@@ -56,12 +55,6 @@ void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of) {
     if (place.stride) Bfloat16::PackRow(x + row * inputs, inputs, padded, place.stride, all_rows + place.first);
   });
   RunProducts(pool, products, kBlocks);
-}
-
-void MultiplyDense(const Pool& pool, const DenseProduct& p) {
-  Run(pool, {(p.outputs + kStrip - 1) / kStrip, [&](int64_t strip) {
-               DenseStrip(p, strip * kStrip, std::min(p.outputs, (strip + 1) * kStrip));
-             }});
 }
 
 }  // namespace palladio

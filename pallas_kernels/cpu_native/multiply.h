@@ -1,4 +1,4 @@
-// Products of rows with float32, bfloat16 and int8 matrices, by the kernels for the CPU that this is compiled for.
+// Products of rows with bfloat16 and int8 matrices, by the kernels for the CPU that this is compiled for.
 //
 // With bfloat16, rows are rounded to bfloat16, as in XLA's own product, and sums are float32. With int8, each row is
 // rounded to whole numbers of 16 or 8 bits, by its largest number; sums of a part of the inputs are exact.
@@ -12,14 +12,6 @@
 #include "chunks.h"
 
 namespace palladio {
-
-// A float32 matrix is stored inputs first, unlike the others.
-struct DenseProduct {
-  const float* x;  // [rows, inputs]
-  const float* w;  // [inputs, outputs]
-  float* y;        // [rows, outputs]
-  int64_t rows, inputs, outputs;
-};
 
 // Rows, and matrices one behind another: the first `sizes[0]` rows are multiplied with the first one, and so on.
 struct Bfloat16Products {
@@ -37,8 +29,6 @@ struct Int8Product {
   float* y;
   int64_t rows, inputs, outputs;
 };
-
-void MultiplyDense(const Pool& pool, const DenseProduct& of);
 
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of);
 

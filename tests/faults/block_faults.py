@@ -1,67 +1,10 @@
-"""Faults of our own C++ for CPUs: products, the calls that compute half a layer, the search for the likeliest token."""
+"""Faults of our own C++ for CPUs: products, attention, the search for the likeliest token."""
 
 from tests.faults.fault import Fault
 
-_BLOCKS = ("tests/model/fused/test_row_blocks.py",)
 _ATTENTION = ("tests/pallas_kernels/test_cpu_native.py",)
 _ARGMAX = ("tests/pallas_kernels/test_row_argmax.py",)
 BLOCK_FAULTS: tuple[Fault, ...] = (
-    Fault(
-        "a block's norm does not subtract the mean",
-        "pallas_kernels/cpu_native/row_math.h",
-        "norm.is_centered ? MeanOf(x, n) : 0.0f",
-        "0.0f",
-        _BLOCKS,
-    ),
-    Fault(
-        "a block's scale is not one more where the norm's is",
-        "model/fused/row_blocks.py",
-        'added = 1.0 if norm.spec.scaling == "plus_one" else 0.0',
-        "added = 0.0",
-        _BLOCKS,
-    ),
-    Fault(
-        "a block does not rotate keys",
-        "pallas_kernels/cpu_native/layer_blocks.cc",
-        "RotateHead(own + G * H, cos, sin, b.half,",
-        "RotateHead(own + G * H, cos, sin, 0,",
-        _BLOCKS,
-    ),
-    Fault(
-        "a block adds to what it takes in, not to the residual",
-        "model/fused/row_blocks.py",
-        "_matrix(mlp.down, x), _ends(norms, factor, x, residual)",
-        "_matrix(mlp.down, x), _ends(norms, factor, x, x)",
-        _BLOCKS,
-    ),
-    Fault(
-        "products of float32 forget all inputs but the last 256",
-        "pallas_kernels/cpu_native/dense.h",
-        "sums[r][v] = from ? Floats",
-        "sums[r][v] = false ? Floats",
-        _BLOCKS,
-    ),
-    Fault(
-        "rows of padding keep what was in their place in a block of float32",
-        "pallas_kernels/cpu_native/layer_blocks.cc",
-        "std::copy_n(y + (own - 1) * m.outputs,",
-        "std::copy_n(y + t * m.outputs,",
-        _BLOCKS,
-    ),
-    Fault(
-        "blocks take more rows than products do",
-        "model/fused/row_blocks.py",
-        "return BlockMatrix(flat, bias=bias) if is_few else None",
-        "return BlockMatrix(flat, bias=bias)",
-        _BLOCKS,
-    ),
-    Fault(
-        "blocks take more rows of int8 than products do",
-        "model/fused/row_blocks.py",
-        "target).native_int8_rows",
-        "target).native_rows",
-        _BLOCKS,
-    ),
     Fault(
         "keys behind the last one count where queries share a head with few others",
         "pallas_kernels/cpu_native/attention_spans.h",
@@ -71,7 +14,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "NaN is no largest number on a CPU",
-        "pallas_kernels/cpu_native/row_math.h",
+        "pallas_kernels/cpu_native/row_argmax.cc",
         "unordered |= (part != part) | (part2 != part2);",
         "",
         _ARGMAX,
@@ -145,13 +88,6 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
         "place < 16; place += L",
         "place < L; place += L",
         _ATTENTION,
-    ),
-    Fault(
-        "products of float32 leave out an input on a CPU without AVX-512",
-        "pallas_kernels/cpu_native/dense.h",
-        "DenseTile<8, 6, 2>(p, row, o, from, end);",
-        "DenseTile<8, 6, 2>(p, row, o, from, end - 1);",
-        _BLOCKS,
     ),
     Fault(
         "a window's first key is one too early",

@@ -174,21 +174,16 @@ ALONE = """
 import sys
 from pathlib import Path
 import jax.numpy as jnp
-from palladio.pallas_kernels.cpu_native import block_calls, calls, library
+from palladio.pallas_kernels.cpu_native import calls, library
 folder = Path(sys.argv[1])
 library.load(folder, int8=False)
 rows = jnp.ones((1, 64), jnp.float32)
 print(float(calls.rows_times_bfloat16(rows, jnp.ones((2, 64), jnp.bfloat16))[0, 0]))
 matrix = jnp.ones((2, 64), jnp.int8), jnp.ones(2, jnp.float32)
-norm = block_calls.BlockNorm()
-ends = block_calls.BlockEnds(rows, rows, norm, norm, block_calls.NormKind(), 1.0)
-square = block_calls.BlockMatrix(jnp.ones((64, 64), jnp.int8), jnp.ones(64, jnp.float32))
-half = {"width": 64, "activation": "silu", "is_gated": False}
-for call in (lambda: calls.rows_times_int8(rows, *matrix), lambda: block_calls.mlp_block(ends, square, square, **half)):
-    try:
-        call().block_until_ready()
-    except Exception as error:
-        print("products of int8 are not loaded" in str(error))
+try:
+    calls.rows_times_int8(rows, *matrix).block_until_ready()
+except Exception as error:
+    print("products of int8 are not loaded" in str(error))
 library.load(folder)
 print(float(calls.rows_times_int8(rows, *matrix)[0, 0]))
 """
@@ -199,4 +194,4 @@ def test_products_of_int8_are_loaded_when_they_are_asked_for(built: Path) -> Non
     """A model without int8 weights need not wait for their compiler."""
     command = [sys.executable, "-c", ALONE, str(built)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["64.0", "True", "True", "64.0"]
+    assert done.stdout.split() == ["64.0", "True", "64.0"]

@@ -14,7 +14,6 @@ from jax.typing import DTypeLike
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import ShardingRules
 from palladio.model.decoder import CausalLM
-from palladio.model.fused.row_blocks import layer_type
 from palladio.model.loading.layout.relayout import LogicalAxes
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
@@ -125,7 +124,7 @@ class Parameters:
         """
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
-        model = CausalLM(layout.config, context, kernels, mesh, layer_type(kernels))
+        model = CausalLM(layout.config, context, kernels, mesh)
         narrow = lies_narrow(context.activations, context.weights, kernels.target, mesh)
         _choose_kinds(model, layout, kernels, mesh, narrow=narrow)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
