@@ -204,7 +204,7 @@ def test_slru_evicts_what_a_single_request_used_first_and_then_what_is_oldest() 
     cache = RadixCache("slru")
     for i, text in enumerate("abcd"):
         put_and_leave(cache, text, i)
-    for text in "cabb":  # hit once or twice: the same class, so the order of use decides
+    for text in "ccab":  # hit once or twice: the same class, so the order of use decides
         node, _ = cache.match(keys_of(text), None)
         cache.lock(node)
         cache.unlock(node)
