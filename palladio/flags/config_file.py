@@ -32,7 +32,7 @@ def read_config_file(path: str) -> list[Option]:
     if node.id != "mapping":
         raise ConfigError(f"--config {path}: must hold flags as `name: value`, one a line")
     _check_size(path, node)
-    values = {}
+    values: dict[str, tuple[Any, int]] = {}
     for key, value in _items(path, node):
         name = key.value.strip().lstrip("-").replace("_", "-")
         if name == "config":

@@ -43,8 +43,8 @@ class Option:
 
     def become(self, words: Sequence[str]) -> "list[Option]":
         """Give the options that stand in the place of this one: they keep its name as typed, and its place."""
-        kept = {"typed": self.typed, "place": self.place, "rank": self.rank}
-        return [dataclasses.replace(option, **kept) for option in read_options(words)]
+        options = read_options(words)
+        return [dataclasses.replace(one, typed=self.typed, place=self.place, rank=self.rank) for one in options]
 
 
 def read_options(argv: Sequence[str]) -> list[Option]:

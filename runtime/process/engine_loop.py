@@ -159,7 +159,7 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> str:
 
 def _watchdog(
     activity: Activity, config: EngineConfig, end_hung: Callable[[str], None] | None
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[object]:
     survival = config.survival
     folder = None if survival.crash_dump_folder is None else Path(survival.crash_dump_folder)
     watching = contextlib.ExitStack()
