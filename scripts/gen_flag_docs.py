@@ -14,36 +14,21 @@ import docstring_parser
 
 from palladio.flags.server_args import ServerArgs, own_flags
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, load_foreign_flags
+from palladio.runtime.interface.flags.peer_flags import load_peer_flags
 from palladio.runtime.interface.flags.sglang_flags import SglangFlag, load_sglang_flags
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PATH: Final = DOCS / "flags.md"
 MIGRATING: Final = DOCS / "migrating"
-SERVERS: Final = ("SGLang", "vLLM", "JetStream")
-# Flags that another server has under a name of ours, and that mean the same; SGLang's own table has its ones.
-SAME: Final = {
-    "vLLM": (
-        *("model", "skip_tokenizer_init", "load_format", "dtype", "trust_remote_code", "revision", "download_dir"),
-        *(
-            "quantization",
-            "kv_cache_dtype",
-            "served_model_name",
-            "tensor_parallel_size",
-            "data_parallel_size",
-            "nnodes",
-        ),
-        *("node_rank", "speculative_config", "host", "port", "root_path", "api_key", "allowed_origins"),
-        *("allowed_methods", "allowed_headers", "allow_credentials", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"),
-        *("enable_ssl_refresh", "chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),
-        *("reasoning_parser", "tool_call_parser", "stream_interval", "otlp_traces_endpoint"),
-    ),
-    "JetStream": ("tokenizer_path", "port"),
-}
+SERVERS: Final = ("SGLang", "SGLang-JAX", "vLLM", "JetStream")
+# Flags of a server without a file of its flags that it has under a name of ours, and that mean the same.
+SAME: Final = {"JetStream": ("tokenizer_path", "port")}
 
 HEAD = """# Flags
 
 Flags of `palladio serve` and `python -m palladio.launch_server`. Write them with dashes or underscores, as
-`--flag value` or `--flag=value`; the last one wins. `make docs` generates this page from the source.
+`--flag value` or `--flag=value`; the last one wins, and two names of one flag must have the same value. `make docs`
+generates this page from the source.
 
 You can give the model without a flag, first or after a `--flag=value`: `palladio serve MODEL` is the same as
 `palladio serve --model-path MODEL`.
@@ -52,13 +37,20 @@ Aliases: `--model` for `--model-path`; `--tp` and `--tensor-parallel-size` for `
 `--expert-parallel-size` for `--ep-size`; `--dp` and `--data-parallel-size` for `--dp-size`. `--no-x` turns a switch
 `--x` off. `--served-model-name`, `--api-key`, `--admin-api-key` and `--allowed-…` take several values. Many
 [flags of other servers](#flags-of-other-servers) also work or name their replacement.
+
+Integers of flags that hold tokens may have a unit: `--context-length 32k` is 32,000, `32K` is 32,768.
+
+`--config FILE` reads flags from a YAML file, as SGLang and vLLM do: `name: value`, one a line, with dashes or
+underscores; `true` and `false` for switches, a list for several values. A flag of the command line wins. Keys that are
+unknown or doubled are errors with their line.
 """
 
 FOREIGN = """
 ## Flags of other servers
 
 You come from another server? These pages have each of its flags, and what it does here:
-[SGLang](migrating/sglang.md), [vLLM](migrating/vllm.md), [JetStream](migrating/jetstream.md).
+[SGLang](migrating/sglang.md), [SGLang-JAX](migrating/sglang-jax.md), [vLLM](migrating/vllm.md),
+[JetStream](migrating/jetstream.md). `palladio migrate 'COMMAND'` prints the command that does the same here.
 """
 
 START, END = "<!-- flags -->\n", "<!-- end of flags -->\n"
@@ -77,14 +69,34 @@ def own_tables() -> str:
 
 def foreign_tables(server: str) -> str:
     """Return the text between the marks of a server's page."""
-    rows = [flag for flag in load_foreign_flags() if server in flag.servers]
+    rows = [flag for flag in load_foreign_flags() if server in flag.of]
     parts = [
-        *([same_as_sglang(), other_sglang()] if server == "SGLang" else [same(SAME[server])]),
+        *([same_as_sglang(), same(newer(server)), other_sglang()] if server == "SGLang" else others(server)),
         of_verdict(rows, "alias", "Flags with another name here", "The flag works, and sets"),
+        of_verdict(rows, "sets", "Flags that stand for others", "The flag works, as"),
         of_verdict(rows, "accepted", "Flags without effect", "Accepted, because"),
         of_verdict(rows, "refused", "Flags that are refused", "The error says"),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def others(server: str) -> list[str]:
+    """Tables of a server whose flags are not in SGLang's table, or in part."""
+    names = set(declared(server))
+    theirs = [flag for flag in load_sglang_flags() if {flag.name, *flag.aliases} & names]
+    return [same(SAME.get(server) or newer(server)), other_sglang(theirs) if names else ""]
+
+
+def declared(server: str) -> list[str]:
+    """Names of a server's flags, by the file of them."""
+    return list(dict.fromkeys(load_peer_flags().get(server, {})))
+
+
+def newer(server: str) -> list[str]:
+    """A server's flags that have a name of ours, and are not in the table of SGLang's flags on the same page."""
+    table = {name for flag in load_sglang_flags() if flag.name in own_flags() for name in (flag.name, *flag.aliases)}
+    ours = own_flags().keys() | table | {"config"}
+    return [name for name in declared(server) if name in ours and not (server == "SGLang" and name in table)]
 
 
 def same(names: Iterable[str]) -> str:
@@ -103,9 +115,9 @@ def same_as_sglang() -> str:
     return text
 
 
-def other_sglang() -> str:
-    rows = [flag for flag in load_sglang_flags() if flag.name not in own_flags()]
-    text = "## SGLang's other flags\n\n| Flag | In SGLang | Here |\n|---|---|---|\n"
+def other_sglang(flags: Iterable[SglangFlag] | None = None) -> str:
+    rows = [flag for flag in flags or load_sglang_flags() if flag.name not in own_flags()]
+    text = "## Other flags of SGLang\n\n| Flag | In SGLang | Here |\n|---|---|---|\n"
     return text + "".join(f"| `{row.option}` | {cell(row.meaning)} | {cell(fate(row))} |\n" for row in rows)
 
 
@@ -118,7 +130,8 @@ def fate(flag: SglangFlag) -> str:
         case _ if flag.always_on:
             return f"always on: {flag.always_on}"
         case _:
-            hint = f" ({flag.reason})" if flag.reason else ""
+            reason = flag.reason or flag.feature
+            hint = f" ({reason})" if reason else ""
             absent = flag.default is None or flag.default is False
             wanted = "an error if given" if absent else f"an error unless {flag.default!r}"
             return f"not supported yet, {wanted}{hint}"
@@ -129,10 +142,23 @@ def of_verdict(rows: Iterable[ForeignFlag], verdict: str, title: str, column: st
     fates: dict[str, list[str]] = {}
     for flag in rows:
         if flag.verdict == verdict:
-            here = f"`{option(flag.here)}`" if verdict == "alias" else cell(flag.here)
+            here = cell(flag.here) if verdict in ("accepted", "refused") else works_as(flag)
             fates.setdefault(here, []).append(f"`{flag.option}`")
     text = "".join(f"| {', '.join(flags)} | {here} |\n" for here, flags in fates.items())
     return f"## {title}\n\n| Flag | {column} |\n|---|---|\n{text}" if text else ""
+
+
+def works_as(flag: ForeignFlag) -> str:
+    """What a flag sets, by its values where that depends on them."""
+    words = f"`{option(flag.here)}`" if flag.verdict == "alias" else f"`{flag.here.replace('{}', 'N')}`"
+    if flag.computed:
+        words = "`--ep-size` of all devices; with several data-parallel ranks also `--enable-dp-attention`"
+    found = [words] if flag.here or flag.computed else []
+    found += [f"{value}: {f'`{there}`' if there else 'nothing'}" for value, there in (flag.values or {}).items()]
+    if flag.otherwise:
+        found.append(f"another value is an error: {flag.otherwise}")
+    text = "; ".join(found) + (f". {flag.note}" if flag.note else "")
+    return cell(text)
 
 
 def option(name: str) -> str:

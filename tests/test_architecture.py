@@ -57,6 +57,7 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/process/engine_main.py:main": "the engine's start, which imports it again and tells what is wrong",
     "runtime/grammar/fair_threads.py:_run_job": "a job, whose future carries it on",
     "runtime/process/engine_loop.py:run_engine_loop": "the engine",
+    "runtime/execution/compiled/persistent_cache.py:_url_problem": "an object store: each library has its errors",
     "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/requests/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/control/supervisor.py:Supervisor._start": "the engine's start",

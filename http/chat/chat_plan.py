@@ -89,7 +89,11 @@ def plan_chat(
         variables = template.variables(tokenizer, tools=template_tools is not None)
         if body.chat_template_kwargs or body.verbosity or body.enable_thinking:
             body = _without_unread(body, facts, template, variables, warnings)
-        reasoning = ReasoningPlan.of(body, facts.reasoning, variables, warnings, is_optional=reasoning_is_optional)
+        reasoning = ReasoningPlan.of(
+            *(body, facts.reasoning, variables, warnings),
+            is_optional=reasoning_is_optional,
+            forbidden_ids=facts.forbidden_thoughts,
+        )
         if tools.is_generic:
             warn_of_generic(body, warnings)
     asks = "tools" if tools.has_grammar and (answer_grammar is None or tools.is_forced) else grammar_field

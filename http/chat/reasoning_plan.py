@@ -24,6 +24,7 @@ class ReasoningPlan:
         family: None: nothing is known to be reasoning.
         template_kwargs: variables for the chat template, in addition to the request's own.
         budget: most tokens of reasoning.
+        forbidden_ids: tokens that may not stand in reasoning.
         separates: reasoning is not content.
         includes: it is answered at all.
         streams: in a stream, as it comes; else in one piece when it has ended.
@@ -32,6 +33,7 @@ class ReasoningPlan:
     family: ReasoningFamily | None = None
     template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     budget: int | None = None
+    forbidden_ids: tuple[int, ...] = ()
     separates: bool = True
     includes: bool = True
     streams: bool = True
@@ -45,10 +47,12 @@ class ReasoningPlan:
         warnings: WarningList,
         *,
         is_optional: bool = False,
+        forbidden_ids: tuple[int, ...] = (),
     ) -> Self:
         """
         Args:
             family: the model's.
+            forbidden_ids: see above.
             variables: that its chat template reads.
             warnings: gets one of an effort that the model does not know.
             is_optional: the fields allow the model to reason, and change nothing where it cannot.
@@ -76,6 +80,7 @@ class ReasoningPlan:
             family=family,
             template_kwargs=kwargs,
             budget=budget,
+            forbidden_ids=forbidden_ids,
             separates=body.separate_reasoning is not False,
             includes=body.include_reasoning is not False and not options.exclude,
             streams=body.stream_reasoning is not False,
@@ -102,9 +107,11 @@ class ReasoningPlan:
         Args:
             is_off: reasoning is turned off, whether or not the prompt shows it: a grammar holds at once.
         """
-        if self.family is None or not (has_grammar or self.budget is not None):
+        if self.family is None or not (has_grammar or self.budget is not None or self.forbidden_ids):
             return None
         thinking = self.family.thinking(tokenizer, end, self.budget, has_grammar=has_grammar, has_tools=has_tools)
+        if thinking is not None and self.forbidden_ids:
+            thinking = dataclasses.replace(thinking, forbidden_ids=self.forbidden_ids)
         if thinking is None or not is_off:
             return thinking
         if has_grammar and not thinking.begun:

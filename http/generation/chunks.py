@@ -10,6 +10,7 @@ from palladio.http.generation.event_stream import DONE, END, DoneWriter
 from palladio.http.generation.logprobs import LegacyLogprobs, chat_logprobs
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.usage import Usage, finish_fields
+from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.protocol import SamplingFields, StreamOptions
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
@@ -47,13 +48,15 @@ class StreamSettings:
     obfuscate: bool = False
 
     @classmethod
-    def of(cls, body: SamplingFields, head: dict[str, Any], interval: int, stream: OutputStream) -> Self:
+    def of(cls, body: SamplingFields, head: dict[str, Any], config: HttpConfig, stream: OutputStream) -> Self:
         options = body.stream_options or StreamOptions()
+        wants_usage = body.usage is not None and body.usage.include
+        by_default = config.stream_response_default_include_usage and options.include_usage is None
         return cls(
             head=head,
-            interval=interval,
+            interval=config.stream_interval,
             n=stream.n,
-            include_usage=bool(options.include_usage or (body.usage and body.usage.include)),
+            include_usage=bool(options.include_usage or wants_usage or by_default),
             continuous_usage=bool(options.continuous_usage_stats),
             logprobs=stream.logprobs,
             token_ids=bool(body.return_token_ids),

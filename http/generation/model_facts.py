@@ -146,6 +146,16 @@ class ModelFacts:
             tokenizer=self.tokenizer,
         )
 
+    @functools.cached_property
+    def forbidden_thoughts(self) -> tuple[int, ...]:
+        """Ids of the marks of tool calls that are one token, if they may not stand in reasoning."""
+        family = self.reasoning
+        if not self.config.enable_strict_thinking or family is None:
+            return ()
+        marks = (mark for mark in self.tool_format.special if mark not in family.borders)
+        found = (self.tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
+        return tuple(ids[0] for ids in found if len(ids) == 1)
+
     @property
     def takes_tools(self) -> bool:
         """Whether requests to a model with a tokenizer may have tools. Where the chat template does not write them, the
@@ -156,11 +166,15 @@ class ModelFacts:
 
     @property
     def template_warnings(self) -> list[str]:
-        """Lines for the log: see `ChatTemplate.warnings`."""
+        """Lines for the log: those of `ChatTemplate.warnings`, and one of a flag that has no effect on this model."""
         tokenizer = self.loaded_tokenizer
         if tokenizer is None or self.info.embedding is not None or not self.template.source(tokenizer):
             return []
-        return self.template.warnings(tokenizer, self.tool_format)
+        warnings = self.template.warnings(tokenizer, self.tool_format)
+        if self.config.enable_strict_thinking and not self.forbidden_thoughts:
+            reason = "its tool calls have no mark that is one token" if self.reasoning else "it has no reasoning parser"
+            warnings = [*warnings, f"--enable-strict-thinking has no effect for this model: {reason}"]
+        return warnings
 
     @functools.cached_property
     def system_fingerprint(self) -> str:

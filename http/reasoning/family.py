@@ -48,6 +48,11 @@ class ReasoningFamily(abc.ABC):
     def specials(self) -> tuple[str, ...]:
         """Special tokens that its parser looks for."""
 
+    @property
+    def borders(self) -> tuple[str, ...]:
+        """Special tokens that open, divide and close a thought."""
+        return self.specials
+
     @abc.abstractmethod
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         """
@@ -86,7 +91,11 @@ class TagFamily(ReasoningFamily):
 
     @property
     def specials(self) -> tuple[str, ...]:
-        return (self.start.strip(), self.end.strip(), *self.closers)
+        return (*self.borders, *self.closers)
+
+    @property
+    def borders(self) -> tuple[str, ...]:
+        return (self.start.strip(), self.end.strip())
 
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         position = self._position(end)

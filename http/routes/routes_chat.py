@@ -38,7 +38,7 @@ async def complete_chat(context: Context, call: Call, body: ChatRequest) -> Resp
     }
     if body.stream:
         stream = await run.start()
-        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
+        settings = StreamSettings.of(body, head, context.config, stream)
         chunks: EventWriter = ChatChunks(settings, run.tokenizer)
         if not run.plan.is_plain:
             chunks = MessageChunks(settings, run.tokenizer, run.plan, run.request.params)

@@ -116,7 +116,7 @@ async def complete_text(context: Context, call: Call, body: CompletionRequest) -
         "system_fingerprint": context.facts.system_fingerprint,
     }
     if body.stream:
-        settings = StreamSettings.of(body, head, context.config.stream_interval, stream)
+        settings = StreamSettings.of(body, head, context.config, stream)
         await call.wait(stream.start(keeps_alive=True))
         new_legacy = functools.partial(_legacy, context, body, params, prompt_ids, echoes)
         chunks: EventWriter = CompletionChunks(settings, new_legacy, echoes)

@@ -50,6 +50,8 @@ class HttpConfig:
             and limits as the server's own. Default: a 400.
         reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
             and chat template. none: reasoning stays in the answer. docs/api/reasoning-and-tools.md lists the names.
+        enable_strict_thinking: Never sample a mark of a tool call (<tool_call>) inside of reasoning: a model then has
+            to close its thought before it calls. Marks that are several tokens are not forbidden.
         tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
             known, json, which reads only the calls that tool_choice forces. docs/api/reasoning-and-tools.md lists the
             names.
@@ -65,6 +67,8 @@ class HttpConfig:
         stream_interval: Tokens per stream event. Higher values send fewer, larger events.
         sse_keep_alive_interval: Seconds without an event after which a stream of server-sent events gets a comment, so
             that proxies and clients keep the connection. 0: never.
+        stream_response_default_include_usage: Streams end with their usage, unless a request sets
+            stream_options.include_usage to false.
         stream_output: Stream events of /generate contain only the new text. Default: all text so far.
         file_storage_path: Directory for uploaded files, batches and stored responses, which survive restarts. Without
             --database-url, one server at a time can use it. Default: storage/PORT in PALLADIO_DATA_DIR, else in
@@ -133,6 +137,7 @@ class HttpConfig:
     chat_template: str | None = None
     trust_request_chat_template: bool = False
     reasoning_parser: str = "auto"
+    enable_strict_thinking: bool = False
     tool_call_parser: str = "auto"
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
@@ -141,6 +146,7 @@ class HttpConfig:
     unknown_fields: Literal["warn", "refuse"] = "warn"
     stream_interval: int = 1
     sse_keep_alive_interval: float = 15.0
+    stream_response_default_include_usage: bool = False
     stream_output: bool = False
     file_storage_path: str | None = None
     database_url: str | None = dataclasses.field(default=None, repr=False)

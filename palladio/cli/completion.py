@@ -70,6 +70,7 @@ def _flags_of(command: str) -> Iterator[_Flag]:
 
 
 def _serve_flags() -> Iterator[_Flag]:
+    yield _Flag("--config", "Read flags from a YAML file", ())
     defaults = own_flags()
     for group in dataclasses.fields(ServerArgs):
         kind: Any = group.type

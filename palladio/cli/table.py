@@ -36,6 +36,13 @@ COMMANDS: Final = {
     "doctor": Command(
         _START, "", "find out what is wrong with this machine, and what to type", f"{_ROOM}.doctor.doctor", "doctor"
     ),
+    "migrate": Command(
+        _START,
+        "'COMMAND'",
+        "another server's launch command, as the one that does the same here",
+        f"{_ROOM}.migrate",
+        "migrate",
+    ),
     "batch": Command(
         _ANSWER,
         "FILE -o OUT",

@@ -13,6 +13,7 @@ import msgspec
 
 from palladio.cli.parsing import make_parser
 from palladio.flags.gpu_memory import gpu_memory
+from palladio.flags.options import read_options
 from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.requests.crash_dump import FORMAT, CrashDump, RecordedSample
@@ -131,7 +132,8 @@ def _configure(dump: CrashDump, argv: Sequence[str]) -> EngineConfig:
         ConfigError: a flag is wrong, or has no effect here.
     """
     words = [word for name, value in dump.flags.items() if name not in _NOT_REPLAYED for word in _words(name, value)]
-    args = parse_server_args([*words, "--max-engine-restarts=0", *argv]).args
+    of_dump = [dataclasses.replace(option, rank=0) for option in read_options([*words, "--max-engine-restarts=0"])]
+    args = parse_server_args(argv, of_dump).args
     config, defaults = args.engine_config(), own_flags()
     idle = [name for name, value in args.flags().items() if value != defaults[name] and name not in config.flags()]
     if set(idle) - _LOG_FLAGS:

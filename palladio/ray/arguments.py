@@ -144,10 +144,7 @@ class ServeArguments:
         """Returns --drain-timeout."""
         if not any(flag.partition("=")[0] in ("--model-path", "--model") for flag in self.flags):
             raise ConfigError("model_path is required: a Hugging Face model directory, a hub id, or `default`")
-        try:
-            args = parse_server_args(self.flags).args
-        except SystemExit:
-            raise ConfigError("a flag has a value that does not fit; the lines before this one name it") from None
+        args = parse_server_args(self.flags).args
         defaults, given, http = own_flags(), args.flags(), args.http
         for name in _NOT_HERE:
             if given.get(name) != defaults.get(name):  # by another name of the flag

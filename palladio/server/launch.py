@@ -11,18 +11,20 @@ from pathlib import Path
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
 from palladio.flags.gpu_memory import gpu_memory
 from palladio.flags.host_environment import find_hosts
+from palladio.flags.options import Option
+from palladio.flags.peer_environment import read_peer_environment
 from palladio.flags.server_args import ServerArgs, names_model, parse_server_args
 from palladio.http.server import check_settings, serve
 from palladio.processes.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_interrupt
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.user_dirs import user_data_dir
-from palladio.runtime.interface.errors import ConfigError, PalladioError
+from palladio.runtime.interface.errors import ConfigError, FlagErrors, PalladioError
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.local_path import local_path
-from palladio.runtime.text.hub.servable_config import glance_at
+from palladio.runtime.text.hub.servable_config import check_text_only, glance_at
 from palladio.server.worker_host import WorkerHostRequest, become_worker_host
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def launch(
         argv: flags; without --model-path, the embedded model is served.
         environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
-            `find_hosts` says which variables name other hosts.
+            `find_hosts` says which variables name other hosts, `read_peer_environment` which other servers have.
         early: an engine's process that has been started; it has ended when this returns.
 
     Returns:
@@ -96,11 +98,19 @@ def read_command(
         ConfigError: a flag is wrong, or names a directory that is not there.
     """
     is_named = names_model(argv)
-    command = parse_server_args(argv if is_named else [*_default_model_flags(), *argv])  # the last of two wins
+    variables = read_peer_environment(environment)
+    defaults = () if is_named else _default_model_options()
+    command = parse_server_args(argv, (*defaults, *variables.options))
     args = _settle(command.args, environment)
+    try:
+        args.engine_config()
+    except ConfigError as error:
+        raise command.with_other_names(error) from None
     for path, flag in ((args.source.model_path, "--model-path"), (args.source.tokenizer_path, "--tokenizer-path")):
         if path is not None and not Path(path).expanduser().is_file():  # readers of files say what is wrong with one
             local_path(path, flag)
+    if command.asks_pictures:
+        check_text_only(Path(args.source.model_path).expanduser(), command.asks_pictures)
     if check is not None:
         check(args)
     if not is_named:
@@ -111,14 +121,17 @@ def read_command(
         )
     configure_logging(args.http.log_level, args.observability.log_format)
     logger.info("server_args=%s", args.describe())
-    for warning in command.warnings:
+    for note in variables.notes:
+        logger.info(note)
+    for warning in (*variables.warnings, *command.warnings):
         logger.warning(warning)
     return args
 
 
 def report_error(error: PalladioError) -> int:
-    """One line for the user, and the exit code."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # one line: jax's own words may be many
+    """Print one line for each thing that is wrong, and give the exit code."""
+    for sentence in error.sentences if isinstance(error, FlagErrors) else (str(error),):
+        print(f"error: {' '.join(sentence.split())}", file=sys.stderr)  # one line: jax's own words may be many
     return 2 if isinstance(error, ConfigError) else 1
 
 
@@ -139,8 +152,10 @@ def run_worker(work: Callable[[], None]) -> int:
     return 0
 
 
-def _default_model_flags() -> list[str]:
-    return ["--model-path", str(default_model_path()), "--served-model-name", DEFAULT_MODEL_NAME]
+def _default_model_options() -> tuple[Option, ...]:
+    """Give the options of the embedded model, to which all others are preferred."""
+    values = {"--model-path": str(default_model_path()), "--served-model-name": DEFAULT_MODEL_NAME}
+    return tuple(Option.of(flag, [value], rank=-1) for flag, value in values.items())
 
 
 def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:

@@ -119,13 +119,12 @@ class Constraint:
         elif self._phase == "opening" and self._matcher is not None and self._thinking is not None:
             _allow(row, self._thinking.start_ids[0])
             self._restrict(row)
-        elif self._phase == "thinking" and self._matcher is not None:
-            _forbid(row, self._eos_ids)
+        elif self._phase == "thinking" and self._thinking is not None:
+            _forbid_others(row, self._thinking.forbidden_ids)
+            if self._matcher is not None:
+                _forbid(row, self._eos_ids)
         elif self._ignores_eos and self._matcher is not None:
-            rest = row.copy()
-            _forbid(rest, self._eos_ids)
-            if rest.any():
-                row[:] = rest
+            _forbid_others(row, self._eos_ids)
 
     def _restrict(self, row: MaskRow) -> None:
         """Forbids all but the allowed tokens."""
@@ -194,6 +193,14 @@ class Constraint:
                 self._error = (
                     f"it leaves no choice about the next {len(self.forced)} tokens, over the limit of {MAX_FORCED}"
                 )
+
+
+def _forbid_others(row: MaskRow, token_ids: Iterable[int]) -> None:
+    """Forbid tokens, unless nothing else is allowed."""
+    rest = row.copy()
+    _forbid(rest, token_ids)
+    if rest.any():
+        row[:] = rest
 
 
 def _allow(row: MaskRow, token_id: int) -> None:

@@ -5,6 +5,8 @@
     │   ├── ContextLengthError       prompt, or prompt + max_tokens, longer than the context (400)
     │   └── ModelNotFoundError       no such model is served here (404)
     ├── ConfigError                  a flag, a config value or a checkpoint is wrong; found at start-up
+    │   ├── UnsupportedFlagError     a flag asks for what is not here
+    │   ├── FlagErrors               several flags are wrong
     │   └── CheckpointError          a weight is missing, unexpected, misshapen or unreadable
     │       └── MissingKeysError     a weight is missing
     ├── OverloadedError              try again later (503 with Retry-After)
@@ -76,6 +78,49 @@ class Message:
 
     def __str__(self) -> str:
         return "".join(self.parts)
+
+
+class UnsupportedFlagError(ConfigError):
+    """A flag asks for a feature that is not here.
+
+    Attributes:
+        flag: as typed, with its value if the value is what is missing.
+        feature: a sentence about the feature, the same for all flags of it.
+    """
+
+    def __init__(self, message: str, *, flag: str, feature: str) -> None:
+        super().__init__(message)
+        self.flag = flag
+        self.feature = feature
+
+
+class FlagErrors(ConfigError):  # noqa: N818 - it is several errors
+    """Several flags of a command are wrong.
+
+    Attributes:
+        sentences: one for each missing feature, however many flags name it, and one for each other mistake.
+    """
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = tuple(sentences)
+
+    @classmethod
+    def join(cls, errors: Sequence[ConfigError]) -> ConfigError:
+        """Join errors, of which there is at least one; a single one stays as it is."""
+        if len(errors) == 1:
+            return errors[0]
+        flags: dict[str, list[str]] = {}
+        sentences: dict[str, str] = {}
+        for error in errors:
+            key = error.feature if isinstance(error, UnsupportedFlagError) else str(error)
+            sentences.setdefault(key, str(error))
+            if isinstance(error, UnsupportedFlagError) and error.flag not in flags.setdefault(key, []):
+                flags[key].append(error.flag)
+        for feature, names in flags.items():
+            if len(names) > 1:
+                sentences[feature] = f"{', '.join(names[:-1])} and {names[-1]} are not supported: {feature}"
+        return cls(list(sentences.values()))
 
 
 class InvalidRequestError(PalladioError, ValueError):

@@ -161,12 +161,16 @@ def run_engine_loop(core: TokenEngine, inbox: Inbox, emit: Emit) -> str:
 
 def _watchdog(
     activity: Activity, config: EngineConfig, end_hung: Callable[[str], None] | None
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[object]:
     survival = config.survival
-    if survival.watchdog_timeout == 0:
-        return contextlib.nullcontext()
     folder = None if survival.crash_dump_folder is None else Path(survival.crash_dump_folder)
-    return Watchdog(activity, survival.watchdog_timeout, folder, end_hung)
+    watching = contextlib.ExitStack()
+    if survival.soft_watchdog_timeout is not None:
+        soft = Watchdog(activity, survival.soft_watchdog_timeout, folder, flag="--soft-watchdog-timeout")
+        watching.enter_context(soft)
+    if survival.watchdog_timeout > 0:
+        watching.enter_context(Watchdog(activity, survival.watchdog_timeout, folder, end_hung))
+    return watching
 
 
 _Handled = (

@@ -29,6 +29,7 @@ class Watchdog:
             logged every so often.
         folder: where to put a file with the stacks of all threads, besides standard error; None: nowhere.
         end_hung: called once with one line that says what hangs; None: it is logged and that is all.
+        flag: the one that sets the timeout.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Watchdog:
         timeout: float,
         folder: Path | None = None,
         end_hung: Callable[[str], None] | None = None,
+        flag: str = "--watchdog-timeout",
     ) -> None:
         self._activity = activity
         self._timeout = timeout
         self._folder = folder
         self._end_hung = end_hung
+        self._flag = flag
         self._interval = min(1.0, timeout / _TICKS)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="palladio-watchdog", daemon=True)
@@ -79,7 +82,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def _report(self, doing: CurrentActivity, *, is_first: bool) -> None:
-        message = f"no step finished within {self._timeout:g} s (--watchdog-timeout): the engine hangs in {doing}"
+        message = f"no step finished within {self._timeout:g} s ({self._flag}): the engine hangs in {doing}"
         logger.error("%s", message)
         if is_first:
             faulthandler.dump_traceback(_STDERR, all_threads=True)

@@ -143,7 +143,8 @@ def test_commands_of_palladio(block: Block, tmp_path: Path, monkeypatch: pytest.
 def asked(words: list[str]) -> None:
     """Starts a server and asks it for an answer, an embedding or a class."""
     compiled = ["--compile", "full" if "--compiled-dir" in words else "lazy"]
-    # A flag that is given twice has its last value.
+    # A flag that is given twice under one name has its last value.
+    words = ["--max-running-requests" if word == "--max-num-seqs" else word for word in words]
     command = shlex.join(["python3", "-m", "palladio", *words, "--host", "127.0.0.1", *SMALL, *compiled])
     process, port = launch_server_cmd(command, host="127.0.0.1")
     scheme = "https" if "--ssl-certfile" in words else "http"

@@ -124,7 +124,7 @@ FAULTS = (
         CACHE,
     ),
     Fault("an unlocked node stays unevictable", _TREE, "        self._leaves.offer(node)\n", "        pass\n", TREE),
-    Fault("lfu evicts as lru", _NODE, "leaf.num_hits if self._counts_hits else 0", "0", TREE),
+    Fault("lfu evicts as lru", _NODE, "return leaf.num_hits\n", "return 0\n", TREE),
     Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
@@ -297,8 +297,8 @@ FAULTS = (
     Fault(
         "thinking may end with the end of the output",
         _CONSTRAINT,
-        'elif self._phase == "thinking" and self._matcher is not None:\n            _forbid(row, self._eos_ids)',
-        'elif self._phase == "thinking" and self._matcher is not None:\n            pass',
+        "                _forbid(row, self._eos_ids)\n",
+        "                pass\n",
         GRAMMAR,
     ),
     Fault(
@@ -343,6 +343,27 @@ FAULTS = (
         "rest, queries = self.target.shape[2] - first, self.sizes.queries",
         "rest, queries = jnp.int32(0), self.sizes.queries",
         ("tests/pallas_kernels/test_attention_tpu.py",),
+    ),
+    Fault(
+        "hrrn takes the newest request as one that has waited",
+        _ROOM + "policy/waiting_queue.py",
+        "self._taken_before[request] = self._num_tokens_taken",
+        "self._taken_before[request] = 0",
+        QUEUE,
+    ),
+    Fault(
+        "slru counts a hit more than once",
+        _NODE,
+        "return min(leaf.num_hits, 1)",
+        "return leaf.num_hits",
+        (_SCHEDULING + "cache/test_radix_cache.py",),
+    ),
+    Fault(
+        "a thought may hold the marks of a tool call",
+        _CONSTRAINT,
+        "_forbid_others(row, self._thinking.forbidden_ids)",
+        "_forbid_others(row, ())",
+        GRAMMAR,
     ),
     *DEVICE_FAULTS,
     *DOCS_FAULTS,

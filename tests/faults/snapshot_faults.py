@@ -32,7 +32,7 @@ SNAPSHOT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "pages are added to a node with a snapshot",
         _TREE,
-        "if is_own and not node.snapshot:",
+        "if is_own and not node.snapshot and node.rank == rank:",
         "if is_own:",
         SNAPSHOTS,
     ),

@@ -69,7 +69,8 @@ def plan(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         words, topology, compiles = _own_flags(argv)
         if not names_model(words):
             words = [f"--model-path={DEFAULT_MODEL_NAME}", *words]
-        args, gives_tp_size = parse_server_args(words).args, _gives_tp_size(words)
+        command = parse_server_args(words)
+        args, gives_tp_size = command.args, "tp_size" in command.given
         if not gives_tp_size:  # it will be of the slice's size, which --ep-size has to divide, not 1
             args = dataclasses.replace(
                 args, parallel=dataclasses.replace(args.parallel, tp_size=_least_tp_size(args.parallel))
@@ -112,8 +113,3 @@ def _own_flags(argv: Sequence[str]) -> tuple[list[str], str | None, bool]:
 def _least_tp_size(parallel: ParallelConfig) -> int:
     """That --ep-size and, where its devices are the ranks, --dp-size divide."""
     return max(1, parallel.ep_size, parallel.dp_size if parallel.enable_dp_attention else 1)
-
-
-def _gives_tp_size(words: Sequence[str]) -> bool:
-    names = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("-")}
-    return bool(names & {"tp", "tp_size", "tensor_parallel_size"})

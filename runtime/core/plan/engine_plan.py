@@ -85,7 +85,7 @@ class EnginePlan:
         execution = config.execution
         device = choose_device(execution.device, chosen_gpus(config.parallel))
         tell_fallback(device, execution.device)
-        use_persistent_cache(execution.cache_path())
+        use_persistent_cache(execution.cache_url or execution.cache_path())
         monitor = CompileMonitor()
         inputs = EngineInputs.of(config, device)
         sizes = _Sizes.of(config, inputs, agree)

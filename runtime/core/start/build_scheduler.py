@@ -55,6 +55,7 @@ def build_scheduler(
             groups,
             shares_prefixes=shares_prefixes(config, groups, None if embedding is None else embedding.pooling),
             eviction_policy=config.cache.radix_eviction_policy,
+            low_values_first=low_values_first,
             events=events,
         )
         waiting = WaitingQueue.create(

@@ -5,6 +5,8 @@ from typing import Literal
 
 from palladio.runtime.interface.config.field_checks import check_fields
 
+EvictionPolicy = Literal["lru", "lfu", "slru", "priority"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheConfig:
@@ -21,7 +23,9 @@ class CacheConfig:
             tokens: fp8_e4m3 (fp8) and fp8_e5m2 rounded with the checkpoint's scales, if it has any; int8 with a scale
             for each token and head. TPU kernels then need a --page-size that is a multiple of 32.
         disable_radix_cache: Turn the prefix cache off: every prompt is computed in full.
-        radix_eviction_policy: Which cached prefixes are evicted first: lru, least recently used; lfu, least often.
+        radix_eviction_policy: Which cached prefixes are evicted first: lru, least recently used; lfu, least often;
+            slru, those that a single request used, then the others, each by lru; priority, those that only requests of
+            the lowest `priority` used, which needs --schedule-policy priority.
         cache_self_check: Fraction of prefix cache hits (0 … 1) to recompute and compare while the engine is idle. A
             difference is logged with the request's id and turns the prefix cache off.
         state_snapshot_bytes: Memory of each device for snapshots, of models whose layers keep states (Qwen3-Next): the
@@ -41,7 +45,7 @@ class CacheConfig:
         "auto"
     )
     disable_radix_cache: bool = False
-    radix_eviction_policy: Literal["lru", "lfu"] = "lru"
+    radix_eviction_policy: EvictionPolicy = "lru"
     cache_self_check: float = 0.0
     state_snapshot_bytes: int | None = None
     state_snapshot_interval: int | None = None

@@ -5,6 +5,7 @@ Nothing here imports jax, so the HTTP process can read it.
 """
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -59,6 +60,10 @@ class EngineConfig:
             check_positive("--chunked-prefill-size", scheduler.chunked_prefill_size)
         if cache.mem_fraction_static is not None and not 0.0 < cache.mem_fraction_static <= 1.0:
             raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {cache.mem_fraction_static}")
+        if cache.radix_eviction_policy == "priority" and scheduler.schedule_policy != "priority":
+            raise ConfigError(
+                "--radix-eviction-policy priority needs --schedule-policy priority: without it requests have none"
+            )
         if not 0.0 <= cache.cache_self_check <= 1.0:
             raise ConfigError(f"--cache-self-check must be in 0 … 1, got {cache.cache_self_check}")
         if scheduler.enable_mixed_chunk and scheduler.disable_mixed_chunk:
@@ -94,17 +99,7 @@ class EngineConfig:
             raise ConfigError(f"--schedule-conservativeness must be ≥ 0, got {scheduler.schedule_conservativeness}")
         if execution.random_seed is not None and not 0 <= execution.random_seed <= _MAX_SEED:
             raise ConfigError(f"--random-seed must be in 0 … {_MAX_SEED}, got {execution.random_seed}")
-        survival = self.survival
-        if survival.max_engine_restarts < 0:
-            raise ConfigError(f"--max-engine-restarts must be ≥ 0, got {survival.max_engine_restarts}")
-        for flag, seconds in (
-            ("--watchdog-timeout", survival.watchdog_timeout),
-            ("--health-timeout", survival.health_timeout),
-        ):
-            if not 0.0 <= seconds < float("inf"):
-                raise ConfigError(f"{flag} must be a number of seconds ≥ 0 (0: off), got {seconds}")
-        if survival.crash_dump_folder == "":
-            raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
+        self._check_survival()
         check_positive("--tp-size", self.parallel.tp_size)
         check_positive("--ep-size", self.parallel.ep_size)
         check_positive("--dp-size", self.parallel.dp_size)
@@ -119,6 +114,22 @@ class EngineConfig:
             raise ConfigError("--kv-events-config tells of the prefix cache: leave --disable-radix-cache out")
         if self.parallel.num_hosts > 1 and execution.compiled_dir is not None:
             raise ConfigError("--compiled-dir has programs for one host: leave it out with --nnodes")
+
+    def _check_survival(self) -> None:
+        survival = self.survival
+        if survival.max_engine_restarts < 0:
+            raise ConfigError(f"--max-engine-restarts must be ≥ 0, got {survival.max_engine_restarts}")
+        for flag, seconds in (
+            ("--watchdog-timeout", survival.watchdog_timeout),
+            ("--health-timeout", survival.health_timeout),
+        ):
+            if not 0.0 <= seconds < float("inf"):
+                raise ConfigError(f"{flag} must be a number of seconds ≥ 0 (0: off), got {seconds}")
+        soft = survival.soft_watchdog_timeout
+        if soft is not None and not 0.0 < soft < float("inf"):
+            raise ConfigError(f"--soft-watchdog-timeout must be a number of seconds > 0, got {soft}")
+        if survival.crash_dump_folder == "":
+            raise ConfigError("--crash-dump-folder must not be empty; leave it out to write no dumps")
 
     def _check_cpu_kernels(self) -> None:
         kernels, backend = self.execution.cpu_kernels, self.execution.attention_backend
@@ -156,6 +167,12 @@ class EngineConfig:
         if "model_path" not in groups["source"][1]:
             raise ConfigError("model_path is required")
         return cls(**{name: kind(**values) for name, (kind, values) in groups.items()})
+
+    @classmethod
+    def hints(cls) -> dict[str, Any]:
+        """Flag name (underscores) → annotation of its field."""
+        groups = typing.get_type_hints(cls).values()
+        return {name: hint for group in groups for name, hint in typing.get_type_hints(group).items()}
 
     def flags(self) -> dict[str, Any]:
         """Flag name (underscores) → value: what `from_flags` builds the same config from."""

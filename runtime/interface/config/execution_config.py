@@ -25,9 +25,10 @@ class ExecutionConfig:
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
             own operations. auto: native for models of hidden size 128 or more and for int8 weights with a scale per
             channel, where a C++ compiler is on PATH; else, and with --deterministic, xla. The log says which.
-        compilation_cache_dir: Persistent compilation cache. "" turns it off. Default: xla in PALLADIO_CACHE_DIR, else
-            in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command line reads these variables; offline,
-            the default is ~/.cache/palladio/xla.
+        compilation_cache_dir: Persistent compilation cache: a directory, or a URL such as gs://BUCKET/PREFIX, which
+            needs the extra `cache-url`. "" turns it off. Default: JAX_COMPILATION_CACHE_DIR, else VLLM_XLA_CACHE_PATH,
+            else xla in PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command
+            line reads these variables; offline, the default is ~/.cache/palladio/xla.
         compile: When programs are compiled. full: all of them before the first request. background: the few programs
             that can serve any request first, then the others while the server takes requests, one by one. lazy: each
             program when a step first needs it; that step waits. auto: background on a CPU, else full; full with several
@@ -63,12 +64,20 @@ class ExecutionConfig:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def cache_url(self) -> str | None:
+        """Where compiled programs are kept, if that is a URL."""
+        place = self.compilation_cache_dir
+        return place if place is not None and "://" in place else None
+
     def cache_path(self, environment: Mapping[str, str] = _NO_ENVIRONMENT) -> Path | None:
-        """Where compiled programs are kept; None: nowhere.
+        """Where compiled programs are kept; None: nowhere, or at a URL.
 
         Args:
             environment: see user_cache_dir.
         """
         if self.compilation_cache_dir is None:
             return user_cache_dir(environment) / "xla"
+        if self.cache_url is not None:
+            return None
         return Path(self.compilation_cache_dir).expanduser() if self.compilation_cache_dir else None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from palladio.runtime.interface.config.field_checks import check_fields
 
-SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority"]
+SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "random", "lof", "priority", "shortest-prefill-first", "hrrn"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,10 @@ class SchedulerConfig:
             on CPU, 2048 on TPU (8192 with experts; on v5e at least 512 a device). Lower it if prompts stall streams.
         schedule_policy: Which waiting request is admitted next: fcfs, the one that has waited longest; lpm, the one
             with the longest cached prefix; dfs-weight, neighbours in the prefix tree, the most requested branch first;
-            random; lof, the one with the largest max_tokens; priority, the one with the highest `priority`. Every
-            policy but priority gives each eighth turn to the request that has waited longest, so that none starves.
+            shortest-prefill-first, the one with the fewest prompt tokens to compute; hrrn, the one with the highest
+            response ratio: prompt tokens computed while it waited, over those that it has to compute; random; lof, the
+            one with the largest max_tokens; priority, the one with the highest `priority`. Every policy but priority
+            gives each eighth turn to the request that has waited longest, so that none starves.
         schedule_low_priority_values_first: With --schedule-policy priority, the lowest value is the most urgent.
         priority_scheduling_preemption_threshold: With --schedule-policy priority, a waiting request preempts a running
             one if its priority is higher by more than this.

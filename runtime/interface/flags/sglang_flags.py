@@ -10,10 +10,10 @@ Flags of the HTTP server are, as keywords, accepted with a warning, or an error 
 import dataclasses
 import importlib.resources
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, UnsupportedFlagError
 
 Scalar = str | int | float | bool | None
 
@@ -29,9 +29,13 @@ class SglangFlag:
         meaning: what it does in SGLang.
         reason: W: why it has no effect; E: why it is refused; else what to do instead, if anything.
         aliases: other names of the same flag.
+        feature: of a flag or a value that is not here: the sentence about what is missing, the same for all flags of
+            the feature; "": `reason`.
         always_on: of a switch that is not ours: what it asks for is how things are here.
         here: one value, if SGLang's default is not true of this server: what the `server_args=` line shows instead.
-        foreign_values: of a flag that is ours: values that only mean something in SGLang; `reason` says why.
+        foreign_values: of a flag that is ours: values, in lower case, that only mean something on another server;
+            `reason` says why.
+        value_aliases: of a flag that is ours: another server's value → the same one here.
         planned_values: of a flag that is ours: values that this server does not have yet; `reason` says what it has.
         offline: of a flag of our HTTP server: why it has no effect as a keyword of `Engine`.
         not_offline: of such a flag, if results would be different: what to do instead.
@@ -45,7 +49,9 @@ class SglangFlag:
     reason: str = ""
     aliases: tuple[str, ...] = ()
     foreign_values: tuple[str, ...] = ()
+    value_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     planned_values: tuple[str, ...] = ()
+    feature: str = ""
     always_on: str = ""
     here: tuple[Scalar, ...] = ()
     offline: str = ""
@@ -87,7 +93,7 @@ class SglangFlag:
 
     def means_nothing_here(self, values: Collection[object]) -> bool:
         """Whether the values of this flag, which is ours, only mean something in SGLang."""
-        return bool(values) and all(value in self.foreign_values for value in values)
+        return bool(values) and all(isinstance(value, str) and value.lower() in self.foreign_values for value in values)
 
     def check_planned(self, typed: str, values: Collection[object]) -> None:
         """Check the values of this flag, which is ours.
@@ -99,18 +105,39 @@ class SglangFlag:
             ConfigError: SGLang has it, and this server does not yet.
         """
         if any(isinstance(value, str) and value.upper() in self.planned_values for value in values):
-            raise ConfigError(f"{typed} is not supported yet; {self.reason}")
+            raise self._unsupported(f"{typed} is not supported yet; {self.reason}", typed)
+
+    def turn_off(self, typed: str) -> str | None:
+        """Give the verdict on `--no-x` of a switch that is not one of ours.
+
+        Args:
+            typed: the flag as typed, with its `no`.
+
+        Raises:
+            ConfigError: it is no switch.
+        """
+        if self.kind != "flag":
+            raise ConfigError(f"{typed}: {self.option} is no switch")
+        return self._always_on_warning(typed) if self.always_on else None
+
+    def _always_on_warning(self, typed: str) -> str:
+        return f"{typed} has no effect: {self.always_on}"
+
+    def _unsupported(self, message: str, typed: str) -> UnsupportedFlagError:
+        return UnsupportedFlagError(message, flag=typed, feature=self.feature or self.reason or self.meaning)
 
     def _check(self, typed: str, value: object) -> str | None:
         if self.verdict == "W":
             return f"{typed} has no effect here: {self.reason}"
         if self.verdict == "E":
-            raise ConfigError(f"{typed} is not supported: {self.reason}")
+            raise self._unsupported(f"{typed} is not supported: {self.reason}", typed)
         if self.always_on:
-            return f"{typed} has no effect: {self.always_on}"
+            return self._always_on_warning(typed)
         if value != self.default:
-            hint = f"; {self.reason}" if self.reason else ""
-            raise ConfigError(f"{typed} is not supported yet (only its default, {self.default!r}, is accepted){hint}")
+            reason = self.reason or self.feature
+            hint = f"; {reason}" if reason else ""
+            message = f"{typed} is not supported yet (only its default, {self.default!r}, is accepted){hint}"
+            raise self._unsupported(message, typed)
         return None
 
     def _parse(self, typed: str, values: Sequence[str]) -> Scalar | list[Scalar]:

@@ -61,6 +61,7 @@ class Thinking:
         budget: most tokens inside; then it is closed. None: no bound.
         num_telling: how many of end_ids, from the first one on, show that it closes; the others then have to follow,
             where a model could also go on in another way. None: all.
+        forbidden_ids: tokens that may not stand inside.
     """
 
     start_ids: tuple[int, ...]
@@ -68,6 +69,7 @@ class Thinking:
     begun: bool = False
     budget: int | None = None
     num_telling: int | None = None
+    forbidden_ids: tuple[int, ...] = ()
 
     def leaving_room(self, max_tokens: int) -> Self | None:
         """The same, closed in time for an answer: else one that must be in a grammar could end before it begins.

@@ -9,8 +9,8 @@ sees, and may be cut short. In the tree they become idle, not free, so that a la
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
+from palladio.runtime.interface.config.cache_config import EvictionPolicy
 from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.cache.page_allocator import PageAllocator
@@ -51,6 +51,7 @@ class CacheManager:
 
     Args:
         eviction_policy: see --radix-eviction-policy.
+        low_values_first: whether a low `priority` is the urgent one, whose pages stay longer.
         events: publishes the prefix cache's pages; None: they are not published.
 
     Attributes:
@@ -70,7 +71,8 @@ class CacheManager:
         groups: PageGroups,
         *,
         shares_prefixes: bool = True,
-        eviction_policy: Literal["lru", "lfu"] = "lru",
+        eviction_policy: EvictionPolicy = "lru",
+        low_values_first: bool = False,
         events: TreeEvents | None = None,
     ) -> None:
         self.groups = groups
@@ -86,6 +88,7 @@ class CacheManager:
             self.snapshots = StateSnapshots(self.tree, self.tree.snapshots, groups.page_size, self._keys)
         self._table_updates: list[TableUpdate] = []
         self.shares_prefixes = shares_prefixes
+        self._rank_sign = -1 if low_values_first else 1
         self._with_duplicates: list[Request] = []
         self._num_prompt_tokens = 0
         self._num_hit_tokens = 0
@@ -162,7 +165,7 @@ class CacheManager:
         if self.groups.keeps_all:
             self._table_updates.extend((request.slot, column, page) for column, page in enumerate(prefix.pages))
         if prefix.node is not None:
-            self.hold(prefix)
+            self.hold(prefix, self._rank_sign * request.given.options.priority)
             self._num_prompt_tokens += len(request.token_ids)
             self._num_hit_tokens += request.num_computed
             if self.snapshots is not None:
@@ -172,10 +175,10 @@ class CacheManager:
             request.windows.append(held)
             self._queue_updates(request, held, held.start, [place.ids for place in places])
 
-    def hold(self, prefix: Prefix) -> None:
-        """Keeps what was found, until it is let go."""
+    def hold(self, prefix: Prefix, rank: int = 0) -> None:
+        """Keep what was found, for a request of this rank, until it is let go."""
         if prefix.node is not None:
-            self.tree.lock(prefix.node, [place for places in prefix.windows for place in places])
+            self.tree.lock(prefix.node, [place for places in prefix.windows for place in places], rank)
 
     def let_go(self, prefix: Prefix) -> None:
         """What was held may be evicted."""
@@ -245,7 +248,8 @@ class CacheManager:
             keys = self._keys(request, begin, end)
             windows = [held.take_own(begin, end) for held in request.windows]
             given = [[place.ids for place in places] for places in windows]
-            request.node, duplicates = self.tree.extend(request.node, keys, request.pages[begin:end], windows)
+            rank = self._rank_sign * request.given.options.priority
+            request.node, duplicates = self.tree.extend(request.node, keys, request.pages[begin:end], windows, rank)
             request.num_tree_pages = end
             request.duplicates += duplicates
             for held, ids, places in zip(request.windows, given, windows, strict=True):

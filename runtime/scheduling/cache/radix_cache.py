@@ -25,8 +25,8 @@ Page numbers are all it knows of the device. Not for use by several threads.
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
+from palladio.runtime.interface.config.cache_config import EvictionPolicy
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.cache.tree_windows import TreeWindows
@@ -58,7 +58,7 @@ class RadixCache:
 
     def __init__(
         self,
-        policy: Literal["lru", "lfu"],
+        policy: EvictionPolicy,
         windows: Sequence[WindowGroup] = (),
         *,
         keeps_all: bool = True,
@@ -132,15 +132,15 @@ class RadixCache:
         if places:
             self.windows.let_go(places, self._clock)
 
-    def lock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
+    def lock(self, node: RadixNode, places: Iterable[WindowPage] = (), rank: int = 0) -> None:
         """Keeps the node, its ancestors and these pages of windowed groups up to there from being evicted, until
-        `unlock`. Counts as a use of each."""
+        `unlock`. Counts as a use of each, by a request of this rank."""
         assert node.pages or node.parent is None, "the node was evicted before it was locked"
         self._clock += 1
         if places:
             self.windows.hold(places, self._clock)
         while node.parent is not None:
-            self._add_lock(node)
+            self._add_lock(node, rank)
             node = node.parent
 
     def unlock(self, node: RadixNode, places: Iterable[WindowPage] = ()) -> None:
@@ -162,6 +162,7 @@ class RadixCache:
         keys: Sequence[PageKey],
         pages: Sequence[int],
         windows: Sequence[list[WindowPage]] = (),
+        rank: int = 0,
     ) -> tuple[RadixNode, list[int]]:
         """Puts pages behind those of `node`, which the caller has locked once (or which is a root), and moves that
         lock to where the sequence then ends.
@@ -172,6 +173,7 @@ class RadixCache:
             windows: of each windowed group the places of its pages, held by the caller alone; or holes. They fill holes
                 of the tree. Where the tree has a page already, that takes the given one's place in the list, and is
                 held for the caller.
+            rank: of the caller's request.
 
         Returns:
             The node where the sequence ends, locked once for the caller (unless it is a root still: no keys), and the
@@ -183,23 +185,24 @@ class RadixCache:
         path = self._path(node, keys)
         end = self._split_end(path, node)
         for passed, _ in path[:-1]:
-            self._add_lock(passed)
+            self._add_lock(passed, rank)
         if end is not node:
-            self._add_lock(end)
+            self._add_lock(end, rank)
         num_known = sum(count for _, count in path)
         if windows:
             self.windows.fill_holes([*path[:-1], *((end, count) for _, count in path[-1:])], windows, self._clock)
         if num_known < len(keys):
-            end = self._append(end, keys[num_known:], pages[num_known:], [given[num_known:] for given in windows])
+            places = [given[num_known:] for given in windows]
+            end = self._append(end, keys[num_known:], pages[num_known:], places, rank)
         return end, list(pages[:num_known]) if self._weight else []
 
     def evict(self, count: int) -> list[int]:
         """Drops min(count, num_evictable) pages, or a few more: what the groups have for the same tokens goes together.
 
-        Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used): pages at its end
-        first, and no more than needed, so that no page goes before a later page of its sequence. Then takes the next
-        coldest, which may be the parent of the emptied leaf. Idle pages of windowed groups go
-        before it, wherever they are, if they were used longer ago.
+        Takes the leaf that is coldest by the policy (see EvictableLeaves): pages at its end first, and no more than
+        needed, so that no page goes before a later page of its sequence. Then takes the next coldest, which may be the
+        parent of the emptied leaf. Idle pages of windowed groups go before it, wherever they are, if they were used
+        longer ago.
         """
         evicted: list[int] = []
         while len(evicted) < count and self.num_evictable:
@@ -312,14 +315,19 @@ class RadixCache:
         return node if count == len(node.keys) else node.split(count)
 
     def _append(
-        self, node: RadixNode, keys: Sequence[PageKey], pages: Sequence[int], windows: Sequence[list[WindowPage]]
+        self,
+        node: RadixNode,
+        keys: Sequence[PageKey],
+        pages: Sequence[int],
+        windows: Sequence[list[WindowPage]],
+        rank: int,
     ) -> RadixNode:
         """Adds pages that the tree does not have behind a node that the caller has locked (or a root)."""
         self._num_kept += self._weight * len(pages)
         for places in windows:
             self.windows.add(places)
         is_own = node.parent is not None and node.lock_count == 1 and not node.children  # no other request ends here
-        if is_own and not node.snapshot:
+        if is_own and not node.snapshot and node.rank == rank:
             node.keys.extend(keys)
             node.pages.extend(pages)
             for own, places in zip(node.windows, windows, strict=True):
@@ -328,6 +336,7 @@ class RadixCache:
         else:
             parent, node = node, RadixNode(list(keys), list(pages), node, lock_count=1, last_used=self._clock)
             node.windows = tuple(windows)
+            node.rank = rank
             parent.children[keys[0]] = node
             if parent.parent is None:
                 self._filled_roots.add(parent)
@@ -335,12 +344,13 @@ class RadixCache:
             self._events.store(node, len(keys))
         return node
 
-    def _add_lock(self, node: RadixNode) -> None:
+    def _add_lock(self, node: RadixNode, rank: int) -> None:
         if node.lock_count == 0:
             self._num_unlocked -= self._weight * len(node.pages)
             self._leaves.withdraw(node)
         node.lock_count += 1
         node.num_hits += 1
+        node.rank = max(node.rank, rank)
         node.last_used = self._clock
 
     def _remove(self, leaf: RadixNode) -> None:

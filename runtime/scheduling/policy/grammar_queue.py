@@ -77,7 +77,9 @@ class GrammarQueue:
         params = request.given.params
         if params.grammar is not None:
             return False
-        thinking = params.thinking if params.thinking is not None and params.thinking.budget is not None else None
+        thinking = params.thinking
+        if thinking is not None and thinking.budget is None and not thinking.forbidden_ids:
+            thinking = None  # it bounds nothing
         if thinking is not None or params.allowed_token_ids is not None:
             request.constraint = Constraint(None, thinking, self._eos_ids, allowed=params.allowed_token_ids)
         return True

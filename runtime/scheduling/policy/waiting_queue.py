@@ -4,6 +4,9 @@ behind all others.
     fcfs        the one that came first
     lpm         the one with the longest cached prefix, so that it is used before it is evicted
     dfs-weight  depth-first through the tree of cached prefixes, branches with more requests first
+    shortest-prefill-first  the one with the fewest tokens to compute: those that no cached prefix holds
+    hrrn        the one with the highest response ratio: tokens that others computed while it waited, over its own to
+                compute; so short prompts come first, and long ones when they have waited for their length
     lof         the one with the longest output (max_tokens)
     random      any, by a seeded generator
     priority    the one with the highest priority
@@ -32,7 +35,8 @@ from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, pag
 from palladio.runtime.scheduling.state.request import Request
 
 FAIR_TURN = 8  # every 8th admission of a new request takes the oldest one
-WINDOW = 64  # how many requests, those that waited longest, lpm and dfs-weight choose from
+WINDOW = 64  # how many requests, those that waited longest, policies of prefixes choose from
+_OF_PREFIXES = ("lpm", "dfs-weight", "shortest-prefill-first", "hrrn")
 
 _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
 
@@ -41,7 +45,7 @@ class PolicyQueue:
     """The waiting requests, in the policy's order.
 
     Args:
-        cache: where lpm and dfs-weight look for prefixes.
+        cache: where policies of prefixes look for them.
         page_size: tokens per page.
         low_values_first: whether a low `priority` is the urgent one.
         seed: of the policy random.
@@ -69,8 +73,10 @@ class PolicyQueue:
         # For lof, random and priority: (rank, number, request). Entries of requests that are gone, or have another
         # number now, are stale.
         self._heap: list[tuple[float, int, Request]] = []
-        self._window: list[Request] | None = None  # for lpm and dfs-weight, the next one last; may hold stale ones
+        self._window: list[Request] | None = None  # for policies of prefixes, the next one last; may hold stale
         self._num_turns = 0
+        self._num_tokens_taken = 0  # that requests had to compute which have been taken, for hrrn
+        self._taken_before: dict[Request, int] = {}  # that count when a request came, for hrrn
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -89,6 +95,8 @@ class PolicyQueue:
         self._numbers[request] = self._last_new
         if self._policy in ("lof", "random", "priority"):
             heapq.heappush(self._heap, (self._rank(request), self._last_new, request))
+        elif self._policy == "hrrn":
+            self._taken_before[request] = self._num_tokens_taken
 
     def put_back(self, request: Request) -> None:
         """Queues a request that had run, before all others (policy priority: before others of its own priority);
@@ -107,6 +115,7 @@ class PolicyQueue:
             KeyError: it is not waiting.
         """
         del self._numbers[request]
+        self._taken_before.pop(request, None)
         if len(self._heap) > max(_MIN_COMPACTED_HEAP, 2 * len(self._numbers)):
             self._heap = [entry for entry in self._heap if self._is_valid(entry)]
             heapq.heapify(self._heap)
@@ -125,7 +134,7 @@ class PolicyQueue:
         is_fair_turn = self._num_turns % FAIR_TURN == FAIR_TURN - 1
         if self._numbers[first] < 0 or is_fair_turn:
             return first
-        return self._next_of_window() if self._policy in ("lpm", "dfs-weight") else self._top_of_heap()
+        return self._next_of_window() if self._policy in _OF_PREFIXES else self._top_of_heap()
 
     def take(self) -> Request:
         """Takes the next request out of the queue, which is not empty."""
@@ -133,6 +142,8 @@ class PolicyQueue:
         assert request is not None, "the queue is empty"
         if self._numbers[request] > 0:  # requests that were put back do not use up the fair turns of new ones
             self._num_turns += 1
+        if self._policy == "hrrn":
+            self._num_tokens_taken += self._num_uncached(request, self._cached_path(request))
         self.remove(request)
         return request
 
@@ -164,12 +175,26 @@ class PolicyQueue:
     def _sorted_window(self) -> list[Request]:
         window = list(itertools.islice(self._numbers, WINDOW))
         paths = [self._cached_path(request) for request in window]
-        if self._policy == "lpm":
-            keys = [[(-sum(count for _, count in path), 0)] for path in paths]
-        else:
+        keys: list[list[tuple[float, int]]]
+        if self._policy == "dfs-weight":
             keys = _depth_first_keys([[node for node, _ in path] for path in paths])
+        else:
+            keys = [[(self._prefix_rank(request, path), 0)] for request, path in zip(window, paths, strict=True)]
         order = sorted(zip(keys, range(len(window)), strict=True), reverse=True)
         return [window[i] for _, i in order]
+
+    def _prefix_rank(self, request: Request, path: list[tuple[RadixNode, int]]) -> float:
+        """Rank a request by its own cached prefix, as the policy says: the lowest is next."""
+        if self._policy == "lpm":
+            return -sum(count for _, count in path)
+        num_uncached = self._num_uncached(request, path)
+        if self._policy == "shortest-prefill-first":
+            return num_uncached
+        return -(self._num_tokens_taken - self._taken_before.get(request, 0)) / num_uncached
+
+    def _num_uncached(self, request: Request, path: list[tuple[RadixNode, int]]) -> int:
+        """Tokens that it has to compute: its last one always."""
+        return len(request.token_ids) - self._page_size * sum(count for _, count in path)
 
     def _cached_path(self, request: Request) -> list[tuple[RadixNode, int]]:
         if not request.shares_prefix or request.prompt_logprobs is not None:
@@ -178,7 +203,7 @@ class PolicyQueue:
         return self._cache.path(keys, request.given.options.cache_salt)
 
 
-def _depth_first_keys(paths: list[list[RadixNode]]) -> list[list[tuple[int, int]]]:
+def _depth_first_keys(paths: list[list[RadixNode]]) -> list[list[tuple[float, int]]]:
     """Sort keys that put requests, given the nodes that each one's prefix runs through from the root on, into
     depth-first order: of the nodes below another one that with the most requests comes first, among equals that of
     the earliest request; requests that go no further than a node come after those that do."""

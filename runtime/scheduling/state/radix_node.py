@@ -4,8 +4,8 @@ import collections
 import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
+from palladio.runtime.interface.config.cache_config import EvictionPolicy
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.state.window_pages import WindowPage
 
@@ -39,6 +39,7 @@ class RadixNode:
         children: by their first key.
         lock_count: locks on this node and on all nodes below it. Locks on a root are not counted: it has no pages.
         num_hits: how often it was locked, or found when others had computed the same pages again.
+        rank: the highest of all that locked or made it; see --radix-eviction-policy priority.
         last_used: when it was last locked, extended or unlocked, on the tree's own clock (a count of these events).
         entry: number of its entry in the eviction heap; 0: none, because it is locked or has children.
         windows: of each windowed group the places of its pages.
@@ -52,6 +53,7 @@ class RadixNode:
     children: "dict[PageKey, RadixNode]" = dataclasses.field(default_factory=dict)
     lock_count: int = 0
     num_hits: int = 0
+    rank: int = 0
     last_used: int = 0
     entry: int = 0
     windows: tuple[list[WindowPage], ...] = ()
@@ -77,6 +79,7 @@ class RadixNode:
             children={self.keys[count]: self},
             lock_count=self.lock_count,
             num_hits=self.num_hits,
+            rank=self.rank,
             last_used=self.last_used,
             windows=tuple(places[:count] for places in self.windows),
             hashes=None if self.hashes is None else self.hashes[:count],
@@ -142,18 +145,19 @@ _MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs 
 
 
 class EvictableLeaves:
-    """What the tree can evict next. A leaf that is offered keeps its `num_hits` and `last_used` until it is withdrawn.
+    """What the tree can evict next. A leaf that is offered keeps its `num_hits`, `rank` and `last_used` until it is
+    withdrawn.
 
     Args:
-        policy: lru takes the leaf used longest ago, lfu the one with the fewest hits, among equals the one used longest
-            ago.
+        policy: lru takes the leaf used longest ago; lfu the one with the fewest hits; slru one without hits, if there
+            is one; priority one with the lowest rank. Among equals they take the one used longest ago.
     """
 
-    def __init__(self, policy: Literal["lru", "lfu"]) -> None:
-        self._counts_hits = policy == "lfu"
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self._policy = policy
         # By the number of their entry in the heap. Entries with other numbers are stale.
         self._leaves: dict[int, RadixNode] = {}
-        self._heap: list[tuple[int, int, int]] = []  # (hits, last_used, number)
+        self._heap: list[tuple[int, int, int]] = []  # (class, last_used, number)
         self._num_entries = 0
 
     def __len__(self) -> int:
@@ -203,4 +207,16 @@ class EvictableLeaves:
         assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"
 
     def _entry(self, leaf: RadixNode) -> tuple[int, int, int]:
-        return (leaf.num_hits if self._counts_hits else 0, leaf.last_used, leaf.entry)
+        return (self._class(leaf), leaf.last_used, leaf.entry)
+
+    def _class(self, leaf: RadixNode) -> int:
+        """Leaves of the lowest class go first, whenever they were used."""
+        match self._policy:
+            case "lru":
+                return 0
+            case "lfu":
+                return leaf.num_hits
+            case "slru":
+                return min(leaf.num_hits, 1)
+            case "priority":
+                return leaf.rank

@@ -1,10 +1,15 @@
 """Whether config.json is of a model that can be served: what is asked before weights come, or a process starts."""
 
+import json
 from pathlib import Path
+from typing import Final
 
 from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
 from palladio.model.gguf.gguf_file import is_gguf
+from palladio.runtime.interface.errors import ConfigError
+
+_ENCODERS: Final = frozenset({"vision_config", "audio_config", "thinker_config", "vision_tower", "mm_vision_tower"})
 
 
 def glance_at(path: Path, overrides: str = "{}") -> None:
@@ -21,6 +26,28 @@ def glance_at(path: Path, overrides: str = "{}") -> None:
         read_model_dir(path, overrides_of(overrides))
     elif path.suffix == ".json" and path.is_file() and not is_gguf(path):
         read_config_file(path, overrides_of(overrides))
+
+
+def check_text_only(path: Path, flag: str) -> None:
+    """Check that a flag which asks to read pictures is of a model that has none, where it changes nothing.
+
+    Args:
+        path: a model's directory; another path is left alone.
+        flag: as typed.
+
+    Raises:
+        ConfigError: config.json has an encoder of pictures or sound.
+    """
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # the reader of the model says what is wrong
+    found = sorted(_ENCODERS & config.keys()) if isinstance(config, dict) else []
+    if found:
+        raise ConfigError(
+            f"{flag}: pictures and sound are not read, and this model has an encoder of them ({found[0]} in "
+            f"config.json); leave {flag} out to serve its text"
+        )
 
 
 def check_folder(folder: Path, overrides: str = "{}") -> None:

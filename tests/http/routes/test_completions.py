@@ -1,6 +1,7 @@
 """Text completions through the real openai SDK."""
 
 import itertools
+from typing import Any
 
 import openai
 import pytest
@@ -52,6 +53,24 @@ def test_stream_of_a_batch(client: openai.OpenAI, engine: FakeEngine) -> None:
     assert finished == dict.fromkeys(range(4), "stop")
     assert chunk.choices == []
     assert chunk.usage.prompt_tokens == 2
+
+
+def test_streams_have_their_usage_where_the_server_says_so(serve: Any) -> None:
+    url = serve(stream_response_default_include_usage=True)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
+        for options, has_usage in (
+            (openai.omit, True),
+            ({"include_usage": False}, False),
+            ({"include_usage": True}, True),
+        ):
+            chunks = list(client.completions.create(model=MODEL, prompt="a", stream=True, stream_options=options))
+            assert (chunks[-1].choices == [] and chunks[-1].usage is not None) == has_usage
+            chats = list(
+                client.chat.completions.create(
+                    model=MODEL, messages=[{"role": "user", "content": "a"}], stream=True, stream_options=options
+                )
+            )
+            assert (chats[-1].choices == [] and chats[-1].usage is not None) == has_usage
 
 
 def test_echo_with_logprobs_scores_a_prompt(client: openai.OpenAI) -> None:

@@ -180,6 +180,17 @@ def test_a_budget_without_a_grammar(tiny: TinyEngine, tokenizer: Tokenizer) -> N
     assert len(tokens) == 20
 
 
+def test_a_forbidden_token_never_stands_in_a_thought(tiny: TinyEngine, tokenizer: Tokenizer) -> None:
+    """Nor does the rest change: a token that would have come is replaced, and the answer may have it."""
+    start, end, mark = (tokenizer.encode(tag)[0] for tag in ("<think>", "</think>", "<tool_call>"))
+    thinking = Thinking((start,), (end,), begun=True, budget=4, forbidden_ids=(mark,))
+    request = {"prompt": random_prompt(6), "temperature": 1.0, "seed": 1, "max_tokens": 12, "logit_bias": {mark: 60.0}}
+    assert run(tiny, {"a": request}).tokens["a"] == [mark] * 12
+    tokens = run(tiny, {"a": {**request, "thinking": thinking}}).tokens["a"]
+    assert mark not in tokens[:4]
+    assert tokens[4:] == [end, *[mark] * 7]
+
+
 def test_a_spent_budget_constrains_nothing(tiny: TinyEngine, tokenizer: Tokenizer) -> None:
     """The request runs ahead of the host again, like any other."""
     start, end = (tokenizer.encode(tag)[0] for tag in ("<think>", "</think>"))

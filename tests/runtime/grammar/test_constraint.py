@@ -171,6 +171,23 @@ def test_thinking_without_a_grammar_may_end_the_output() -> None:
     assert allowed(constraint) == EVERYTHING
 
 
+@pytest.mark.parametrize("words", [None, Words([7, 8])])
+def test_tokens_that_may_not_stand_in_a_thought(words: Words | None) -> None:
+    constraint = Constraint(words, Thinking((10,), (20,), begun=True, forbidden_ids=(30, 69)), (EOS,))
+    assert allowed(constraint) == EVERYTHING - {30, 69} - ({EOS} if words else set())
+    accept(constraint, 5, 20)
+    assert constraint.is_over == (words is None)
+    assert allowed(constraint) == ({7} if words else EVERYTHING)
+
+
+def test_forbidden_tokens_bind_only_a_thought_and_never_all_that_is_allowed() -> None:
+    answer = Constraint(None, Thinking((10,), (20,), forbidden_ids=(30,)), (EOS,))
+    accept(answer, 30)
+    assert answer.is_over
+    only = Constraint(None, Thinking((10,), (20,), begun=True, forbidden_ids=(30,)), (EOS,), allowed=(30,))
+    assert allowed(only) == {30}
+
+
 def test_only_some_tokens_are_allowed() -> None:
     constraint = Constraint(None, None, (EOS,), allowed=(5, 40, 69))
     for token_id in (5, 40, 5, 69):

@@ -133,3 +133,24 @@ def test_the_loop_says_what_it_is_at():
         ("step", 2),
         ("idle", 2),
     ]
+
+
+def test_a_soft_limit_only_tells(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop goes on: the hard one, which ends it, has not come."""
+    ended = []
+
+    class Slow(FakeEngineCore):
+        def step(self):
+            time.sleep(3 * TIMEOUT)
+            return super().step()
+
+    flags = {"model_path": "x", "json_model_override_args": json.dumps({}), "watchdog_timeout": 60.0}
+    config = EngineConfig.from_flags({**flags, "soft_watchdog_timeout": TIMEOUT})
+    request = GenerationRequest("a", [5], SamplingParams(max_tokens=1, seed=1), (), time.time())
+    inbox = ListInbox([request, None, None, Shutdown()])
+    run_engine(lambda config, on_progress, on_fatal: Slow(config), config, inbox, lambda _: None, ended.append)
+    assert ended == []
+    (line, *_) = [message for message in caplog.messages if "no step finished" in message]
+    assert line.startswith(
+        f"no step finished within {TIMEOUT:g} s (--soft-watchdog-timeout): the engine hangs in step 1"
+    )

@@ -91,7 +91,7 @@ def test_flags_of_other_servers() -> None:
     for flag in load_foreign_flags():
         if flag.verdict == "refused":
             with pytest.raises(ConfigError, match=r"is a .* flag: "):
-                read(**{flag.name.replace("*", "x"): 1})
+                read(**{flag.name.replace("*", "x"): 17})
     with pytest.raises(ConfigError, match=r"^enable_chunked_prefill=False is not supported: long prompts"):
         read(enable_chunked_prefill=False)
     assert read(tokenizer_worker_num=1).warnings == ()
@@ -99,6 +99,27 @@ def test_flags_of_other_servers() -> None:
     for value, message in ((0, "must be at least 1, got 0"), ("x", "must be an integer, got 'x'")):
         with pytest.raises(ConfigError, match=f"^api_server_count {message}"):
             read(api_server_count=value)
+
+
+def test_keywords_that_stand_for_ours() -> None:
+    config = read(max_num_batched_tokens=512, tp=2, attn_dp_size=2, enable_priority_scheduling=True).config
+    assert (config.scheduler.max_prefill_tokens, config.scheduler.chunked_prefill_size) == (512, 512)
+    assert (config.parallel.dp_size, config.parallel.enable_dp_attention) == (2, True)
+    assert config.scheduler.schedule_policy == "priority"
+    assert read(enable_deterministic_inference=True).config.execution.deterministic is True
+    assert read(enable_deterministic_inference=False).config == read().config
+    assert read(max_model_len="auto", load_format="gguf", task="generate").config == read().config
+    given = read(gpu_memory_utilization=0.5)
+    assert given.config.cache.mem_fraction_static == 0.5
+    assert given.warnings[0].startswith("gpu_memory_utilization sets mem_fraction_static: ")
+    for keywords, message in (
+        ({"enable_force_include_usage": True}, "is not supported offline: it sets --stream-response-default"),
+        ({"scheduling_policy": "fast"}, "scheduling_policy must be one of fcfs, priority, got 'fast'"),
+        ({"enable_expert_parallel": True}, "enable_expert_parallel: give ep_size"),
+        ({"attn_dp_size": 2, "dp_size": 4}, "attn_dp_size and dp_size are the same option"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read(**keywords)
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,32 @@ def test_lfu_evicts_what_was_hit_least_then_what_is_oldest() -> None:
     assert cache.evict(4) == [2, 3, 1, 0]
 
 
+def test_slru_evicts_what_a_single_request_used_first_and_then_what_is_oldest() -> None:
+    cache = RadixCache("slru")
+    for i, text in enumerate("abcd"):
+        put_and_leave(cache, text, i)
+    for text in "ccab":  # hit once or twice: the same class, so the order of use decides
+        node, _ = cache.match(keys_of(text), None)
+        cache.lock(node)
+        cache.unlock(node)
+    put_and_leave(cache, "e", 4)
+    assert cache.evict(5) == [3, 4, 2, 0, 1]
+
+
+def test_priority_evicts_what_only_less_urgent_requests_used() -> None:
+    cache = RadixCache("priority")
+    for page, (text, rank) in enumerate({"a": 5, "b": 0, "c": -3, "d": 0, "ae": -9}.items()):
+        node, cached = cache.match(keys_of(text), None)
+        cache.lock(node, rank=rank)
+        node, _ = cache.extend(node, keys_of(text)[len(cached) :], [page], rank=rank)
+        cache.unlock(node)
+    node, _ = cache.match(keys_of("d"), None)
+    cache.lock(node, rank=1)
+    cache.unlock(node)
+    cache.check_integrity([])
+    assert cache.evict(5) == [4, 2, 1, 3, 0], "the least urgent end first, and a page after those behind it"
+
+
 def test_namespaces_share_nothing() -> None:
     cache = RadixCache("lru")
     put_and_leave(cache, "ab", 1)

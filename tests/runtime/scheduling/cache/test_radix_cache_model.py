@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-from typing import Literal
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from palladio.runtime.interface.config.cache_config import EvictionPolicy
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.state.radix_node import RadixNode
 from tests.properties import examples
@@ -32,7 +32,7 @@ class RadixCacheMachine(RuleBasedStateMachine):
     tokens = st.lists(st.integers(0, 1), max_size=7)
     namespaces = st.sampled_from([None, "salt"])
 
-    policy: Literal["lru", "lfu"] = "lru"
+    policy: EvictionPolicy = "lru"
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class RadixCacheMachine(RuleBasedStateMachine):
         for page in pages:
             ends = self.model.keys() - held - {sequence[:-1] for sequence in self.model}
             assert sequences[page] in ends, "a page went before one that needs it, or while it was locked"
-            assert self.policy == "lfu" or self.used[sequences[page]] == min(self.used[sequence] for sequence in ends)
+            assert self.policy != "lru" or self.used[sequences[page]] == min(self.used[sequence] for sequence in ends)
             del self.model[sequences[page]]
 
     @rule(tokens=tokens, namespace=namespaces)
@@ -126,6 +126,10 @@ class LfuMachine(RadixCacheMachine):
     policy = "lfu"
 
 
-@pytest.mark.parametrize("machine", [RadixCacheMachine, LfuMachine])
+class SlruMachine(RadixCacheMachine):
+    policy = "slru"
+
+
+@pytest.mark.parametrize("machine", [RadixCacheMachine, LfuMachine, SlruMachine])
 def test_against_a_dictionary_of_prefixes(machine: type[RadixCacheMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(examples(50), stateful_step_count=40))

@@ -150,7 +150,38 @@ def test_dfs_weight_keeps_branches_of_equal_weight_apart() -> None:
     assert "".join(queue.take().given.request_id for _ in range(4)) == "acbd"
 
 
-@pytest.mark.parametrize("policy", ["lpm", "dfs-weight"])
+def test_shortest_prefill_first_takes_what_leaves_least_to_compute() -> None:
+    queue = make_queue("shortest-prefill-first", cache_of("ABCDEFGH"))
+    prompts = {"a": "QQQ", "b": "ABCDEFGHQ", "c": "QQ", "d": "ABCDQQQQ", "e": "AB", "f": "Q"}
+    fill(queue, *(make(name, prompt) for name, prompt in prompts.items()))
+    assert take_all(queue) == "ebfcad"
+
+
+def test_hrrn_takes_short_prompts_first_and_long_ones_when_they_have_waited_for_their_length() -> None:
+    queue = make_queue("hrrn", cache_of("Z"))
+    fill(queue, make("long", "Q" * 10))
+    fill(queue, *(make(f"s{i}") for i in range(3)))
+    queue.refresh()
+    assert queue.take().given.request_id == "long", "nobody has waited yet: the one that came first"
+    fill(queue, make("next", "Q" * 10))
+    for i in range(3):  # they waited for the 21 tokens of `long`, seven times their own
+        queue.refresh()
+        assert queue.take().given.request_id == f"s{i}"
+    fill(queue, make("s3"))
+    queue.refresh()
+    assert queue.take().given.request_id == "next", "it waited for 9 tokens, and s3 for none"
+
+
+def test_hrrn_forgets_requests_that_are_gone() -> None:
+    queue = make_queue("hrrn")
+    requests = [make(str(i), "Q") for i in range(20)]
+    fill(queue, *requests)
+    queue.remove(requests[3])
+    take_all(queue)
+    assert queue._taken_before == {}
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "shortest-prefill-first"])
 def test_tree_policies_look_at_a_window(policy) -> None:
     queue = make_queue(policy, cache_of("AB"))
     requests = [make(str(i), "Q") for i in range(3 * WINDOW)]
@@ -164,7 +195,7 @@ def test_tree_policies_look_at_a_window(policy) -> None:
     assert len([queue.take() for _ in range(len(queue))]) == 3 * WINDOW - 3, "the next window follows by itself"
 
 
-@pytest.mark.parametrize("policy", ["lof", "lpm", "dfs-weight"])
+@pytest.mark.parametrize("policy", ["lof", "lpm", "dfs-weight", "shortest-prefill-first"])
 def test_the_longest_waiting_gets_each_eighth_turn(policy) -> None:
     queue = make_queue(policy, cache_of("AB"))
     plain = [make(f"plain-{i}", "Q") for i in range(3)]
@@ -178,7 +209,7 @@ def test_the_longest_waiting_gets_each_eighth_turn(policy) -> None:
     assert turns == [FAIR_TURN, 2 * FAIR_TURN, 3 * FAIR_TURN]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "lof", "lpm", "dfs-weight", "random"])
+@pytest.mark.parametrize("policy", ["fcfs", "lof", "lpm", "dfs-weight", "shortest-prefill-first", "hrrn", "random"])
 def test_requests_put_back_come_first(policy) -> None:
     queue = make_queue(policy, cache_of("AB"))
     fill(queue, *(make(name, "AB", max_tokens=9) for name in "abc"))

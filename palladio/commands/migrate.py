@@ -1,0 +1,191 @@
+"""`palladio migrate`: another server's launch command, as the command that does the same here."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from palladio.cli.parsing import make_parser
+from palladio.flags.flag_table import OwnValue
+from palladio.flags.given_flags import GivenFlags
+from palladio.flags.options import read_options
+from palladio.flags.peer_environment import PeerVariables, load_peer_variables
+from palladio.flags.server_args import flag_table
+from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import report_error
+
+_EXAMPLES = (
+    "palladio migrate 'python -m sgl_jax.launch_server --model-path Qwen/Qwen3-8B --tp-size 4 --moe-backend epmoe'",
+    "palladio migrate 'vllm serve Qwen/Qwen3-8B --max-model-len 8192 --gpu-memory-utilization 0.9'",
+)
+_MODULES: Final = {
+    "sgl_jax.launch_server": "SGLang-JAX",
+    "sglang.launch_server": "SGLang",
+    "vllm.entrypoints.openai.api_server": "vLLM",
+    "vllm.entrypoints.api_server": "vLLM",
+    "palladio.launch_server": "Palladio",
+}
+_COMMANDS: Final = {"sglang": "SGLang", "vllm": "vLLM", "jpt": "JetStream", "palladio": "Palladio"}  # with `serve`
+_DEFAULTS: Final = {"vLLM": {"host": "0.0.0.0", "port": "8000"}}  # that are others here
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+_OPERATORS: Final = frozenset({"&", "&&", "|", "||", ";", ">", ">>", "2>&1", "<"})
+
+
+class Launch(NamedTuple):
+    """A launch command of another server.
+
+    Attributes:
+        server: as in a sentence.
+        variables: of the environment, set in front of the command.
+        words: its flags.
+    """
+
+    server: str
+    variables: Mapping[str, str]
+    words: Sequence[str]
+
+
+class Migrated(NamedTuple):
+    """What does the same here.
+
+    Attributes:
+        line: the command, as it is typed in a shell.
+        reasons: a line for each flag that has changed.
+        missing: a sentence for each feature that is not here.
+    """
+
+    line: str
+    reasons: Sequence[str]
+    missing: Sequence[str]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the command's parser."""
+    made = make_parser(
+        "migrate",
+        "Prints the command that does here what a launch command of SGLang, SGLang-JAX, vLLM or JetStream does, with a "
+        "reason for each flag that has changed.",
+        _EXAMPLES,
+        {0: "the command does the same", 1: "a feature is missing here, which a line names", 2: "no launch command"},
+        usage="palladio migrate 'COMMAND'",
+    )
+    made.add_argument("command", nargs="+", help="the whole command, in quotes")
+    return made
+
+
+def migrate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Print the command that does the same; returns 1 if a feature is missing here."""
+    given, more = parser().parse_known_args(argv)
+    words = [*given.command, *more]
+    try:
+        found = migrated(read_launch(words[0] if len(words) == 1 else shlex.join(words)))
+    except ConfigError as error:
+        return report_error(error)
+    print(found.line)
+    for reason in found.reasons:
+        print(f"# {reason}")
+    for sentence in found.missing:
+        print(f"# not here: {sentence}")
+    return 1 if found.missing else 0
+
+
+def read_launch(text: str) -> Launch:
+    """Find a launch command, with the variables in front of it (or of `docker run -e`).
+
+    Raises:
+        ConfigError: there is none, or its quotes do not match.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise ConfigError(f"cannot split the command into words: {error}") from None
+    start, server = _start(words)
+    ends = [place for place in range(start, len(words)) if words[place] in _OPERATORS]
+    rest = words[start : ends[0]] if ends else words[start:]
+    pairs = (word.partition("=") for word in words[:start] if _ASSIGNMENT.match(word))
+    return Launch(server, {name: value for name, _, value in pairs}, rest)
+
+
+def _start(words: Sequence[str]) -> tuple[int, str]:
+    """Give the place of a launch command's first flag, and its server."""
+    for place, word in enumerate(words):
+        if word == "-m" and words[place + 1 : place + 2] and words[place + 1] in _MODULES:
+            return place + 2, _MODULES[words[place + 1]]
+        name = word.rpartition("/")[2]
+        if name in _COMMANDS and words[place + 1 : place + 2] == ["serve"]:
+            return place + 2, _COMMANDS[name]
+    known = ", ".join([*(f"python -m {module}" for module in _MODULES), *(f"{name} serve" for name in _COMMANDS)])
+    raise ConfigError(f"no launch command in it; known are {known}")
+
+
+def migrated(launch: Launch) -> Migrated:
+    """Write a launch command as the one that does the same here.
+
+    Raises:
+        ConfigError: its words are no options.
+    """
+    options = read_options(launch.words)
+    files = [option for option in options if option.name == "config"]
+    flags = GivenFlags(flag_table())
+    flags.take([option for option in options if option not in files])
+    kept, reasons, missing = _variables(launch.variables)
+    reasons += [_reason(value) for value in flags.values.values() if _is_changed(value)]
+    reasons += [f"{option.shown} is left out: the server does the same without it" for option in flags.without]
+    reasons += flags.warnings
+    words = [word for value in flags.values.values() if value.name != "model_path" for word in _words(value)]
+    words += [word for file in files for word in ("--config", *file.values)]
+    for name, default in _DEFAULTS.get(launch.server, {}).items():
+        if name not in flags.values and not files:
+            words += [f"--{name}", default]
+            reasons.append(f"--{name} {default} is {launch.server}'s default")
+    dp_size = flags.values.get("dp_size")
+    if launch.server == "SGLang-JAX" and dp_size is not None and dp_size.value > 1:
+        words.append("--enable-dp-attention")
+        reasons.append("--enable-dp-attention: SGLang-JAX's --dp-size divides the --tp-size devices")
+    if flags.errors:
+        error = FlagErrors.join(flags.errors)
+        missing += error.sentences if isinstance(error, FlagErrors) else (str(error),)
+    model = flags.values.get("model_path")
+    command = ["palladio", "serve", *([] if model is None else [str(model.value)]), *words]
+    line = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in kept.items()), shlex.join(command)])
+    return Migrated(line, reasons, missing)
+
+
+def _variables(given: Mapping[str, str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """Give the variables that stay in front of the command, reasons for others, and what is missing."""
+    table = PeerVariables(load_peer_variables())
+    kept, reasons, missing = {}, [], []
+    for name, value in given.items():
+        row = table.find(name)
+        if row is None or row.verdict in ("same", "applied"):
+            kept[name] = value
+        elif row.asks_nothing(value) or row.verdict == "accepted":
+            reasons.append(f"{name} is left out: {row.here}")
+        else:
+            missing.append(f"variable {name}: {row.here}")
+    return kept, reasons, missing
+
+
+def _is_changed(value: OwnValue) -> bool:
+    is_model = value.name == "model_path"
+    return not is_model and (value.typed_name != value.name or " ".join(value.option.values) != _text(value.value))
+
+
+def _reason(value: OwnValue) -> str:
+    return f"{value.option.shown} is {' '.join(_words(value))} here"
+
+
+def _words(value: OwnValue) -> list[str]:
+    """Give the words that set a flag of ours."""
+    option = "--" + value.name.replace("_", "-")
+    if isinstance(value.value, bool):
+        return [option if value.value else "--no-" + value.name.replace("_", "-")]
+    values = value.value if isinstance(value.value, tuple) else (value.value,)
+    return [option, *map(str, values)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

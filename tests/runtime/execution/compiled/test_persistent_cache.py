@@ -1,0 +1,107 @@
+"""Where compiled programs are kept: directories that cannot be written, and URLs."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
+
+pytestmark = pytest.mark.usefixtures("keeps_cache_options")
+
+
+def place() -> tuple[bool, str | None]:
+    options = jax.config.values
+    return options["jax_enable_compilation_cache"], options["jax_compilation_cache_dir"]
+
+
+def test_a_url_goes_to_jax_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epath = pytest.importorskip("etils.epath")
+    monkeypatch.setattr(epath, "Path", lambda url: tmp_path / url.removeprefix("gs://"))
+    use_persistent_cache("gs://bucket/x")
+    assert (place(), caplog.messages) == ((True, "gs://bucket/x"), [])
+    assert [file.name for file in (tmp_path / "bucket" / "x").iterdir()] == ["palladio-can-write"]
+
+
+def test_a_missing_package_is_one_line_and_no_cache(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "etils.epath", None)
+    use_persistent_cache("gs://bucket/x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "needs the package etils" in line
+    assert "cache-url" in line
+
+
+def test_a_bucket_that_does_not_answer_is_one_line_and_no_cache(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epath = pytest.importorskip("etils.epath")
+
+    def lost(_: object) -> None:
+        raise RuntimeError("no credentials")
+
+    monkeypatch.setattr(epath, "Path", lost)
+    use_persistent_cache("gs://bucket/x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "gs://bucket/x: RuntimeError: no credentials" in line
+
+
+def test_a_directory_that_cannot_be_made_is_one_line_and_no_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    use_persistent_cache(tmp_path / "file" / "x")
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "--compilation-cache-dir" in line
+
+
+def test_a_directory_that_cannot_be_written_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    use_persistent_cache(tmp_path)
+    assert place() == (True, str(tmp_path))
+    (line,) = caplog.messages
+    assert "No space left on device" in line
+    jax.jit(lambda x: x + 11)(3.0)
+    assert list(tmp_path.iterdir()) == [], "jax tries no program, and so warns of none"
+    assert len(caplog.messages) == 1
+
+
+def test_a_directory_that_cannot_be_read_is_one_line_and_no_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", deny)  # root reads any directory
+    use_persistent_cache(tmp_path)
+    assert place()[0] is False
+    (line,) = caplog.messages
+    assert "Permission denied" in line
+    assert jax.jit(lambda x: x + 12)(3.0) == 15.0
+
+
+def test_a_damaged_program_is_compiled_again(tmp_path: Path) -> None:
+    def add(x: float) -> float:
+        return x + 13
+
+    use_persistent_cache(tmp_path)
+    assert jax.jit(add)(3.0) == 16.0
+    kept = [file for file in tmp_path.rglob("*-cache") if file.is_file()]
+    assert kept
+    for file in kept:
+        file.write_bytes(b"no program")
+    jax.clear_caches()
+    with pytest.warns(UserWarning, match="persistent compilation cache"):
+        assert jax.jit(add)(3.0) == 16.0
