@@ -15,6 +15,7 @@ from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling.policy.deadlines import timeout_reason
+from palladio.runtime.scheduling.state.new_tokens import closing_ids
 from palladio.runtime.scheduling.state.request import Request
 
 MAX_SECONDS = 30.0  # that a grammar may take; known slow ones take seconds
@@ -79,7 +80,9 @@ class GrammarQueue:
             return False
         thinking = params.thinking if params.thinking is not None and params.thinking.budget is not None else None
         if thinking is not None or params.allowed_token_ids is not None:
-            request.constraint = Constraint(None, thinking, self._eos_ids, allowed=params.allowed_token_ids)
+            request.constraint = Constraint(
+                *(None, thinking, self._eos_ids), allowed=params.allowed_token_ids, closing_ids=closing_ids(request)
+            )
         return True
 
     def add(self, request: Request) -> None:
@@ -174,6 +177,7 @@ class GrammarQueue:
             *(matcher, params.thinking, self._eos_ids),
             ignores_eos=params.ignore_eos,
             allowed=params.allowed_token_ids,
+            closing_ids=closing_ids(waiting.request),
         )
         return None
 
