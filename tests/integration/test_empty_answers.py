@@ -8,7 +8,6 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx

@@ -11,7 +11,6 @@ from palladio.runtime.interface.errors import InvalidRequestError, PalladioError
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
 
-
 ClosedBy = Literal["eos", "budget"]
 """What closed a thought in the model's place: an end of sequence inside it, or the end of its budget."""
 

@@ -72,9 +72,7 @@ class SampledRows:
         return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])
 
 
-def take_tokens(
-    request: Request, output: TokenOutput, make_room: MakeRoom, retract: Retract
-) -> FinishReason | None:
+def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom, retract: Retract) -> FinishReason | None:
     """Adds a step's tokens to their request, and those that its grammar forces after them where that saves steps.
 
     Args:

@@ -232,7 +232,9 @@ def test_a_thought_that_nothing_followed_is_closed() -> None:
     assert constraint.is_over
 
 
-@pytest.mark.parametrize(("closing_ids", "closed", "first"), [((EOS,), "budget", EVERYTHING - {EOS}), ((), None, EVERYTHING)])
+@pytest.mark.parametrize(
+    ("closing_ids", "closed", "first"), [((EOS,), "budget", EVERYTHING - {EOS}), ((), None, EVERYTHING)]
+)
 def test_an_answer_follows_a_budget(closing_ids: tuple[int, ...], closed: str | None, first: set[int]) -> None:
     constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=2), (EOS,), closing_ids=closing_ids)
     accept(constraint, 30, 31, 20)
