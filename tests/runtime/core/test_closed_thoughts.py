@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from palladio.runtime.core import engine_core
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Thinking, ThoughtClosing
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.runtime.core.constrained import EOS, FRANCE, run
@@ -133,3 +134,16 @@ def test_an_answer_runs_ahead_of_the_host_again(tiny: TinyEngine, closing: Thoug
     assert ("eos", False) in seen
     assert seen[-1] == ("eos", True)
     assert core.stats(check_integrity=True).integrity_error is None
+
+
+@pytest.mark.parametrize("flags", [{}, {"disable_overlap_schedule": True}], ids=str)
+def test_a_timeline_tells_of_it(tiny: TinyEngine, closing: ThoughtClosing, flags: dict[str, Any]) -> None:
+    request = {"logit_bias": {EOS: 90.0}, "min_tokens": 4, "max_tokens": 12, "stop_ids": (EOS,)}
+    options = RequestOptions(timeline=True)
+    collector = run(tiny, {"a": {"prompt": random_prompt(6), "closing": closing, "options": options, **request}}, **flags)
+    records = list(collector.timelines["a"])
+    assert sum(record.new_tokens for record in records) == len(collector.tokens["a"])
+    kinds = [record.kind for record in records]
+    assert kinds.count("retracted") == 1
+    assert "prefill" in kinds[: kinds.index("retracted")]
+    assert kinds[kinds.index("retracted") :].count("prefill") == 1
