@@ -23,7 +23,7 @@ class Usage:
         self._latest[output.index] = output
 
     def closed_fields(self, index: int) -> dict[str, Any]:
-        """The field of a choice that says what closed its reasoning; none if nothing but the model did."""
+        """The field of a choice, so far, that says what closed its reasoning."""
         return closed_fields(self._latest[index])
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Usage:
 
 
 def closed_fields(output: RequestOutput) -> dict[str, Any]:
-    """See `Usage.closed_fields`."""
+    """The field of a choice that says what closed its reasoning; none if nothing did but the model."""
     return {} if output.closed is None else {"meta_info": {"thought_closed_by": output.closed}}
 
 
