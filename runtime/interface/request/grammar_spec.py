@@ -122,11 +122,14 @@ class ThoughtClosing:
 
 
 def _last_place(output_ids: Sequence[int], token_ids: tuple[int, ...]) -> int:
-    """Return where tokens stand last in an output; -1: nowhere."""
-    if token_ids[0] not in output_ids:  # which takes a tenth of the time of what follows
-        return -1
-    places = range(len(output_ids) - len(token_ids), -1, -1)
-    return next((at for at in places if tuple(output_ids[at : at + len(token_ids)]) == token_ids), -1)
+    """Return where tokens stand last in an output; -1: nowhere. Outputs are long, so no loop looks at each token."""
+    backwards, behind = output_ids[::-1], 0
+    for _ in range(backwards.count(token_ids[0])):
+        behind = backwards.index(token_ids[0], behind) + 1
+        place = len(output_ids) - behind
+        if tuple(output_ids[place : place + len(token_ids)]) == token_ids:
+            return place
+    return -1
 
 
 def with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:
