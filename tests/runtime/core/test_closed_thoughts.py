@@ -138,9 +138,9 @@ def test_an_answer_runs_ahead_of_the_host_again(tiny: TinyEngine, closing: Thoug
 
 @pytest.mark.parametrize("flags", [{}, {"disable_overlap_schedule": True}], ids=str)
 def test_a_timeline_tells_of_it(tiny: TinyEngine, closing: ThoughtClosing, flags: dict[str, Any]) -> None:
-    request = {"logit_bias": {EOS: 90.0}, "min_tokens": 4, "max_tokens": 12, "stop_ids": (EOS,)}
-    options = RequestOptions(timeline=True)
-    collector = run(tiny, {"a": {"prompt": random_prompt(6), "closing": closing, "options": options, **request}}, **flags)
+    request = {"logit_bias": {EOS: 90.0}, "min_tokens": 4, "max_tokens": 12, "stop_ids": (EOS,), "closing": closing}
+    request |= {"prompt": random_prompt(6), "options": RequestOptions(timeline=True)}
+    collector = run(tiny, {"a": request}, **flags)
     records = list(collector.timelines["a"])
     assert sum(record.new_tokens for record in records) == len(collector.tokens["a"])
     kinds = [record.kind for record in records]
