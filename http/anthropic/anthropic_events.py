@@ -86,13 +86,14 @@ class AnthropicEvents(BlockWriter):
     def _usage(self) -> dict[str, Any]:
         """Anthropic counts cached tokens of the prompt apart from the others."""
         counts = self.usage.as_dict()
+        details = dict(counts["completion_tokens_details"])
         cached = counts["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": counts["prompt_tokens"] - cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": counts["completion_tokens"],
-            "output_tokens_details": {"thinking_tokens": counts["reasoning_tokens"]},
+            "output_tokens_details": {"thinking_tokens": details.pop("reasoning_tokens"), **details},
         }
 
 

@@ -295,4 +295,5 @@ class MessageChunks(ChatChunks):
     def _final_choice(self, index: int, finish: FinishReason) -> bytes:
         has_calls = self._parsers[index].num_calls > 0
         choice = {"index": index, "delta": {"reasoning_content": None}, "logprobs": None}
-        return orjson.dumps(choice | finish_fields(finish, has_calls=has_calls))
+        choice |= finish_fields(finish, has_calls=has_calls) | self._usage.closed_fields(index)
+        return orjson.dumps(choice)

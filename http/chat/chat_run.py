@@ -231,19 +231,17 @@ def join_chat(
     """
     reasoning, tools = plan.reasoning, plan.tools
     end = PromptEnd(prompt.text, prompt.continued)
+    has_tools, is_off = tools.reads_calls, plan.reasoning_is_off
     with plan.names.renaming():
         thinking = reasoning.thinking(
-            tokenizer,
-            end,
-            has_grammar=grammar is not None,
-            has_tools=tools.reads_calls,
-            is_off=plan.reasoning_is_off,
+            *(tokenizer, end), has_grammar=grammar is not None, has_tools=has_tools, is_off=is_off
         )
         params = dataclasses.replace(
             plan.params,
             grammar=grammar,
             visible_special_ids=(*reasoning.visible_special_ids(tokenizer), *tools.visible_special_ids),
             thinking=thinking,
+            closing=reasoning.closing(tokenizer, end, has_tools=has_tools, is_off=is_off),
         )
         request = GenerationRequest(
             *(request_id, prompt.token_ids, params),

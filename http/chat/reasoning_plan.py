@@ -8,7 +8,7 @@ from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
 from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking, ThoughtClosing
 from palladio.runtime.interface.request.sampling_params import check_int
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
@@ -117,6 +117,18 @@ class ReasoningPlan:
         if has_grammar and not thinking.begun:
             return None
         return dataclasses.replace(thinking, budget=0)
+
+    def closing(
+        self, tokenizer: Tokenizer, end: PromptEnd, *, has_tools: bool, is_off: bool = False
+    ) -> ThoughtClosing | None:
+        """For SamplingParams: how the output is kept from ending inside its reasoning.
+
+        Args:
+            is_off: reasoning is turned off: nothing is known of where it would be.
+        """
+        if self.family is None or is_off or not self.family.answers:
+            return None
+        return self.family.closing(tokenizer, end, has_tools=has_tools)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

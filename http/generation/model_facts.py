@@ -130,7 +130,10 @@ class ModelFacts:
         """How the model reasons; None: it is not known to."""
         source = self.template.source(self.tokenizer)
         traits = ModelTraits(self.engine.source.model_path, self.info.model_type, source)
-        return choose_family(self.config.reasoning_parser, traits)
+        family = choose_family(self.config.reasoning_parser, traits)
+        if family is None or self.config.empty_answer == "close":
+            return family
+        return dataclasses.replace(family, answers=False)
 
     @functools.cached_property
     def tool_format(self) -> ToolFormat:

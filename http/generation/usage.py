@@ -22,6 +22,10 @@ class Usage:
     def add(self, output: RequestOutput) -> None:
         self._latest[output.index] = output
 
+    def closed_fields(self, index: int) -> dict[str, Any]:
+        """The field of a choice, so far, that says what closed its reasoning."""
+        return closed_fields(self._latest[index])
+
     def as_dict(self) -> dict[str, Any]:
         prompts: dict[int, RequestOutput] = {}
         for index in sorted(self._latest):
@@ -29,12 +33,15 @@ class Usage:
         prompt_tokens = sum(output.prompt_tokens for output in prompts.values())
         completion_tokens = sum(output.completion_tokens for output in self._latest.values())
         reasoning_tokens = sum(self._reasoning.values())
+        details = {"reasoning_tokens": reasoning_tokens}
+        if closed := sum(output.closed is not None for output in self._latest.values()):
+            details["closed_thoughts"] = closed
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(output.cached_tokens for output in prompts.values())},
-            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "completion_tokens_details": details,
             "reasoning_tokens": reasoning_tokens,
         }
 
@@ -56,6 +63,11 @@ class Usage:
             "cached_tokens": self.as_dict()["prompt_tokens_details"]["cached_tokens"],
             "retractions": sum(end.num_retractions for end in ends),
         }
+
+
+def closed_fields(output: RequestOutput) -> dict[str, Any]:
+    """The field of a choice that says what closed its reasoning; none if nothing did but the model."""
+    return {} if output.closed is None else {"meta_info": {"thought_closed_by": output.closed}}
 
 
 def finish_fields(finish: FinishReason | None, *, has_calls: bool = False) -> dict[str, Any]:

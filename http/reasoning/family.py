@@ -5,7 +5,7 @@ import dataclasses
 from typing import Literal
 
 from palladio.http.reasoning.reasoning_parser import ReasoningParser, TagParser, Tags
-from palladio.runtime.interface.request.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking, ThoughtClosing
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 Position = Literal["inside", "outside", "open"]
@@ -37,11 +37,13 @@ class ReasoningFamily(abc.ABC):
         name: for --reasoning-parser.
         toggle: the variable of the chat template that turns reasoning on (true) or off (false); None: there is none.
         efforts: the values of `reasoning_effort` that the model knows, in order; (): whatever its template takes.
+        answers: an output does not end inside its reasoning, see `closing` (--empty-answer).
     """
 
     name: str
     toggle: str | None = dataclasses.field(default=None, kw_only=True)
     efforts: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    answers: bool = dataclasses.field(default=True, kw_only=True)
 
     @property
     @abc.abstractmethod
@@ -67,6 +69,16 @@ class ReasoningFamily(abc.ABC):
         self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
     ) -> Thinking | None:
         """What the engine must know of it; None: the output does not reason."""
+
+    def closing(self, tokenizer: Tokenizer, end: PromptEnd, *, has_tools: bool) -> ThoughtClosing | None:
+        """Return how the engine keeps an output from ending inside its reasoning; None: it may end there, because the
+        output does not reason, or because single tokens do not show where its reasoning ends.
+
+        Args:
+            end: what the output goes on from.
+            has_tools: a tool-call parser takes what is not reasoning.
+        """
+        return None
 
     @abc.abstractmethod
     def guess_end(self, answer: str) -> PromptEnd:
@@ -117,6 +129,20 @@ class TagFamily(ReasoningFamily):
             end_ids=tuple(tokenizer.encode(self.end, add_special_tokens=False)),
             begun=position == "inside" or self.begins,
             budget=budget,
+        )
+
+    def closing(self, tokenizer: Tokenizer, end: PromptEnd, *, has_tools: bool) -> ThoughtClosing | None:
+        position = self._position(end)
+        marks = [tokenizer.added_id(mark) for mark in (self.end.strip(), *(self.closers if has_tools else ()))]
+        known = [(mark,) for mark in marks if mark is not None]
+        start = tokenizer.added_id(self.start.strip())
+        if position == "outside" or len(known) < len(marks):
+            return None
+        return ThoughtClosing(
+            end_ids=known[0],
+            begun=position == "inside" or self.begins,
+            start_ids=(start,) if start is not None else tuple(tokenizer.encode(self.start.strip(), False)),
+            marks=tuple((mark, False) for mark in known),
         )
 
     def guess_end(self, answer: str) -> PromptEnd:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
 from palladio.http.reasoning.reasoning_parser import ReasoningParser
-from palladio.runtime.interface.request.grammar_spec import Thinking
+from palladio.runtime.interface.request.grammar_spec import Thinking, ThoughtClosing
 from palladio.runtime.text.tokenizers.stop_strings import Marks
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
@@ -157,8 +157,7 @@ class HarmonyFamily(ReasoningFamily):
         header, is_inside, _ = _last_message(end).partition(MESSAGE)
         if is_inside and "analysis" not in header:
             return None
-        closing = (END,) if has_tools else (f"{CHANNEL}final", MESSAGE)
-        telling, *others = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in closing)
+        telling, *others = (_ids(tokenizer, text) for text in _closing_texts(has_tools))
         start = f"{CHANNEL}analysis{MESSAGE}"
         return Thinking(
             start_ids=tuple(tokenizer.encode(start, add_special_tokens=False)),
@@ -168,8 +167,33 @@ class HarmonyFamily(ReasoningFamily):
             num_telling=len(telling) if others else None,
         )
 
+    def closing(self, tokenizer: Tokenizer, end: PromptEnd, *, has_tools: bool) -> ThoughtClosing | None:
+        """A message of analysis has no answer after it, also where it has ended itself; with tools, one that has ended
+        may have a call after it. A call ends the output on any channel."""
+        if any(tokenizer.special_id(mark) is None for mark in (CHANNEL, MESSAGE, END, CALL)):
+            return None
+        header, _, _ = _last_message(end).partition(MESSAGE)
+        analysis = f"{CHANNEL}analysis"
+        marks = ((_ids(tokenizer, analysis), True), (_ids(tokenizer, CHANNEL), False))
+        return ThoughtClosing(
+            end_ids=sum((_ids(tokenizer, text) for text in _closing_texts(has_tools)), ()),
+            begun=analysis in header,
+            start_ids=(),
+            marks=(*marks, (_ids(tokenizer, END), False)) if has_tools else marks,
+            last_ids=_ids(tokenizer, CALL),
+        )
+
     def guess_end(self, answer: str) -> PromptEnd:
         return PromptEnd("")
+
+
+def _closing_texts(has_tools: bool) -> tuple[str, ...]:
+    """What closes reasoning: see `HarmonyFamily.thinking`."""
+    return (END,) if has_tools else (f"{CHANNEL}final", MESSAGE)
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _last_message(end: PromptEnd) -> str:

@@ -13,7 +13,7 @@ from palladio.http.generation.event_stream import EventStream, EventWriter, with
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.params import wants_progress
 from palladio.http.generation.progress_chunks import CHAT_CHOICE, ProgressChunks
-from palladio.http.generation.usage import finish_fields
+from palladio.http.generation.usage import closed_fields, finish_fields
 from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.errors import ErrorBody, route_path
@@ -68,7 +68,7 @@ def chat_choice(output: RequestOutput, message: ChatMessage, body: ChatRequest, 
     """One of an answer's choices."""
     logprobs = chat_logprobs(run.tokenizer, output.logprobs or []) if run.request.params.logprobs is not None else None
     fields: dict[str, Any] = {"index": output.index, "message": message.as_dict(), "logprobs": logprobs}
-    fields |= finish_fields(output.finish, has_calls=bool(message.calls))
+    fields |= finish_fields(output.finish, has_calls=bool(message.calls)) | closed_fields(output)
     return fields | {"token_ids": output.token_ids} if body.return_token_ids else fields
 
 

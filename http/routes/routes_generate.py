@@ -37,7 +37,15 @@ from palladio.runtime.interface.request.sampling_params import SamplingParams
 PROMPT_SIZE = 200  # characters that a prompt's parameters count for
 _ALIASES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}  # SGLang's names
 # log-probabilities are asked for by the request's own fields; the others are what parsers and grammars come to
-_NOT_HERE = {"logprobs", "prompt_logprobs", "logprob_token_ids", "grammar", "thinking", "visible_special_ids"}
+_NOT_HERE = {
+    "logprobs",
+    "prompt_logprobs",
+    "logprob_token_ids",
+    "grammar",
+    "thinking",
+    "closing",
+    "visible_special_ids",
+}
 _INTEGERS = frozenset({"n", "top_k", *_ALIASES, *_ALIASES.values()})
 SAMPLING_NAMES = frozenset(
     (SamplingParams.__dataclass_fields__.keys() - _NOT_HERE) | {*_ALIASES.values(), *GRAMMAR_NAMES}

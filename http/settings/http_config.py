@@ -55,6 +55,8 @@ class HttpConfig:
         tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
             known, json, which reads only the calls that tool_choice forces. docs/api/reasoning-and-tools.md lists the
             names.
+        empty_answer: What an end of sequence inside reasoning does in chats. close: the reasoning is closed, and the
+            model goes on to answer. as_is: the output ends there, without an answer.
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.
         sampling_defaults: Sampling defaults. model: from generation_config.json. openai: OpenAI's (temperature 1, top_p
             1).
@@ -139,6 +141,7 @@ class HttpConfig:
     reasoning_parser: str = "auto"
     enable_strict_thinking: bool = False
     tool_call_parser: str = "auto"
+    empty_answer: Literal["close", "as_is"] = "close"
     default_chat_template_kwargs: str = "{}"
     sampling_defaults: Literal["model", "openai"] = "model"
     preferred_sampling_params: str | None = None
@@ -277,7 +280,7 @@ class HttpConfig:
 
 _NOT_DEFAULTS = frozenset(  # what only a request can say
     {"n", "logprobs", "prompt_logprobs", "logprob_token_ids"}
-    | {"visible_special_ids", "grammar", "thinking", *GRAMMAR_NAMES}
+    | {"visible_special_ids", "grammar", "thinking", "closing", *GRAMMAR_NAMES}
 )
 
 

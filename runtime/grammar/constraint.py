@@ -1,11 +1,12 @@
 """Constraint: which tokens may come next in one output. First thinking, if there is any, then a grammar."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from palladio.runtime.interface.outputs.token_output import ClosedBy
 from palladio.runtime.interface.request.grammar_spec import Thinking
 
 MAX_FORCED = 1 << 16  # tokens in a row; more than any context holds to no purpose
@@ -42,9 +43,12 @@ class Constraint:
         ignores_eos: nor otherwise, as long as it can go on.
         allowed: the only tokens that it may have, whatever else holds. None: all. With them, no text of a grammar is
             forced: other tokens than the tokenizer's may spell it.
+        closing_ids: end-of-sequence ids that close a thought in which they are sampled, and that no answer begins with
+            whose thought was closed for the model; (): an end of sequence is no matter of thoughts.
 
     Attributes:
         forced: tokens that have to come next, in order; more may be forced after them.
+        closed: what closed the thought, see TokenOutput.
     """
 
     def __init__(
@@ -55,11 +59,15 @@ class Constraint:
         *,
         ignores_eos: bool = False,
         allowed: tuple[int, ...] | None = None,
+        closing_ids: tuple[int, ...] = (),
     ) -> None:
         self.forced: list[int] = []
+        self.closed: ClosedBy | None = None
         self._matcher = matcher
         self._thinking = thinking
-        self._eos_ids = eos_ids
+        self._eos_ids = tuple(token_id for token_id in eos_ids if token_id not in closing_ids)
+        self._closing_ids = closing_ids
+        self._must_answer = False  # nothing of the answer is there whose thought was closed
         self._ignores_eos = ignores_eos
         self._allowed = allowed
         self._allowed_row: MaskRow | None = None  # made when the width of a mask is known
@@ -81,12 +89,29 @@ class Constraint:
     @property
     def is_over(self) -> bool:
         """Nothing is constrained any more."""
-        return self._phase == "after" and self._matcher is None and self._allowed is None
+        return self._phase == "after" and not self._must_answer and self._matcher is None and self._allowed is None
 
     @property
     def has_ended(self) -> bool:
         """The grammar is complete, and nothing can follow."""
         return self._phase == "after" and self._matcher is not None and self._matcher.is_stopped
+
+    @property
+    def defers_grammar(self) -> bool | None:
+        """Whether the output is in a thought, after which a grammar holds; None: there is no grammar."""
+        return None if self._matcher is None else self._phase == "thinking"
+
+    def close(self, end_ids: tuple[int, ...], output_ids: Sequence[int]) -> None:
+        """Close the thought that the output was about to end in.
+
+        Args:
+            end_ids: tokens that close it.
+            output_ids: all tokens so far.
+        """
+        self._thinking = Thinking((), end_ids, begun=True)
+        self._phase = "thinking"
+        self._tail = tuple(output_ids[-len(end_ids) :])
+        self._force_end("eos")
 
     @property
     def matcher(self) -> Matcher | None:
@@ -99,11 +124,13 @@ class Constraint:
             self._open(token_id)
         elif self._phase == "thinking":
             self._think(token_id)
-        elif self._matcher is not None:
-            self._matcher.accept(token_id)
-            del self.forced[:1]
-            if not self.forced:
-                self._force()
+        else:
+            self._must_answer = False
+            if self._matcher is not None:
+                self._matcher.accept(token_id)
+                del self.forced[:1]
+                if not self.forced:
+                    self._force()
 
     def amend(self, row: MaskRow) -> None:
         """Finishes the mask of the next token, a bit a token.
@@ -123,6 +150,8 @@ class Constraint:
             _forbid_others(row, self._thinking.forbidden_ids)
             if self._matcher is not None:
                 _forbid(row, self._eos_ids)
+        elif self._must_answer:
+            _forbid_others(row, self._closing_ids)
         elif self._ignores_eos and self._matcher is not None:
             _forbid_others(row, self._eos_ids)
 
@@ -181,8 +210,20 @@ class Constraint:
             return
         if budget is None or self.forced or self._num_thought < budget:
             return
+        self._force_end("budget")
+
+    def _force_end(self, why: ClosedBy) -> None:
+        """Force what is still to come of the closing tag.
+
+        Args:
+            why: what closes the thought, if there are tokens in it.
+        """
+        assert self._thinking is not None
+        end = self._thinking.end_ids
         length = next(n for n in range(len(end), -1, -1) if self._tail[len(self._tail) - n :] == end[:n])
         self.forced = list(end[length:])
+        if self._closing_ids and (why == "eos" or self._num_thought > 0):
+            self.closed, self._must_answer = why, True
 
     def _force(self) -> None:
         if self._matcher is None or self._allowed is not None:

@@ -293,7 +293,7 @@ class Scheduler:
     def _take_tokens(self, request: Request, output: TokenOutput, now: float) -> None:
         if request.decode_mark is None and request.status is RequestStatus.RUNNING:
             request.decode_mark = self.decode_steps
-        finish = take_tokens(request, output, self._make_room)
+        finish = take_tokens(request, output, self._make_room, self.retractor.retract)
         request.note_taken()
         if request.status is RequestStatus.WAITING and not request.num_unread:
             request.note_decoding(self.decode_steps)  # retracted before these tokens were read

@@ -8,6 +8,7 @@ from tests.faults.front_faults import FRONT_FAULTS
 from tests.faults.page_faults import PAGE_FAULTS
 from tests.faults.ray_faults import RAY_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
+from tests.faults.thought_faults import THOUGHT_FAULTS
 from tests.faults.timeline_faults import TIMELINE_FAULTS
 
 FEATURE_FAULTS = (
@@ -19,5 +20,6 @@ FEATURE_FAULTS = (
     *PAGE_FAULTS,
     *RAY_FAULTS,
     *ROUTER_FAULTS,
+    *THOUGHT_FAULTS,
     *TIMELINE_FAULTS,
 )

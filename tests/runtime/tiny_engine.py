@@ -19,7 +19,7 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.request_trace import RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
-from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenLogprob, by_request
+from palladio.runtime.interface.outputs.token_output import ClosedBy, FinishReason, NewTokens, TokenLogprob, by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
@@ -156,6 +156,7 @@ class Collector:
         self.prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self.finish: dict[str, FinishReason] = {}
         self.num_retractions: dict[str, int] = {}
+        self.closed: dict[str, ClosedBy | None] = {}
         self.cached_tokens: dict[str, int] = {}
         self.traces: dict[str, RequestTrace] = {}
         self.timelines: dict[str, Timeline] = {}
@@ -195,6 +196,7 @@ class Collector:
             if output.finish is not None:
                 self.finish[output.request_id] = output.finish
                 self.num_retractions[output.request_id] = output.num_retractions
+                self.closed[output.request_id] = output.closed
                 if output.trace is not None:  # it was queued
                     self.traces[output.request_id] = output.trace
 

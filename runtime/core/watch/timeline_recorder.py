@@ -133,8 +133,10 @@ class WatchedRequest:
 
     @property
     def is_retracted(self) -> bool:
-        """Whether it has lost its pages since the last look, and the tokens of the time before that are there."""
-        return self.request.num_retractions != self.num_retractions and not self.num_unread
+        """Whether it has lost its pages since the last look, and the tokens of the time before that are there: what is
+        not read yet is no row of the request's any more."""
+        is_read = not self.num_unread or not self.request.num_unread
+        return is_read and self.request.num_retractions != self.num_retractions
 
     def retract(self, now: Moment, reason: QueueReason) -> None:
         """Record a retraction, once `is_retracted`.

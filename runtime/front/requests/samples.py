@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import ClosedBy, FinishReason, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.text.tokenizers.detokenizer import IncrementalDetokenizer
 from palladio.runtime.text.tokenizers.stop_regex import StopRegexMatcher
@@ -40,6 +40,7 @@ class SampleProcessor:
         self._num_tokens = 0
         self._cached_tokens = 0
         self._num_retractions = 0
+        self._closed: ClosedBy | None = None
         self._times: RequestTimes | None = None
         self._trace: RequestTrace | None = None
         self._timeline = Timeline() if request.options.timeline else None
@@ -86,6 +87,7 @@ class SampleProcessor:
             self._times, self._trace = times, trace
         self._cached_tokens = output.cached_tokens
         self._num_retractions = output.num_retractions
+        self._closed = output.closed or self._closed
         finish = output.finish
         text, num_taken, stop_string = self._take(output.token_ids, self._num_unshown(finish))
         if stop_string is not None:
@@ -114,6 +116,7 @@ class SampleProcessor:
             trace=None if times is None and finish is None else self._trace,
             detokenize_seconds=self._detokenize_seconds,
             embedding=output.embedding,
+            closed=self._closed,
             progress=output.progress,
         )
 
@@ -127,7 +130,7 @@ class SampleProcessor:
         return RequestOutput(
             *(self._request_id, self._index, text, token_ids, None, None, None),
             *(self._num_prompt_tokens, self._num_tokens, self._cached_tokens, self._num_retractions, None, None),
-            self._detokenize_seconds,
+            *(self._detokenize_seconds, None, self._closed),
         )
 
     def abort(self) -> RequestOutput:

@@ -12,6 +12,9 @@ from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import Timeline
 
+ClosedBy = Literal["eos", "budget"]
+"""What closed a thought in the model's place: an end of sequence inside it, or the end of its budget."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -79,6 +82,7 @@ class TokenOutput:
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
         embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
+        closed: what closed the request's thought, see ThoughtClosing; None: nothing, or the model itself.
         times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last;
             others have a trace if there is something new in its `timeline`.
         progress: of the prompt, on outputs without tokens, if asked for (`RequestOptions.progress`).
@@ -92,6 +96,7 @@ class TokenOutput:
     cached_tokens: int = 0
     num_retractions: int = 0
     embedding: bytes | None = None
+    closed: ClosedBy | None = None
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     progress: PrefillProgress | None = None
@@ -114,8 +119,9 @@ class TokenOutput:
         self.trace.tell(timeline)
 
     def cut(self, num_tokens: int) -> None:
-        """Drops all but the first tokens."""
+        """Drop all but the first tokens, and what the model runner says of the last one."""
         del self.token_ids[num_tokens:]
+        self.finish = None
         if self.logprobs is not None:
             del self.logprobs[num_tokens:]
 

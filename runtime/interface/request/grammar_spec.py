@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -89,6 +89,49 @@ class Thinking:
         if budget <= 0 and not self.begun:
             return None
         return dataclasses.replace(self, budget=max(0, budget))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThoughtClosing:
+    """How an output is kept from ending inside a thought: an end of sequence there closes the thought instead, and the
+    next token is another one.
+
+    Attributes:
+        end_ids: tokens that close a thought.
+        begun: the prompt has opened one, so that the output begins inside.
+        start_ids: as the first tokens of the output, they open one; (): nothing does.
+        marks: tokens, and whether a thought is open after them. The last ones in the output decide; of several that
+            stand at one place, the first.
+        last_ids: end-of-sequence ids that end the output inside a thought, too.
+    """
+
+    end_ids: tuple[int, ...]
+    begun: bool
+    start_ids: tuple[int, ...]
+    marks: tuple[tuple[tuple[int, ...], bool], ...]
+    last_ids: tuple[int, ...] = ()
+
+    def leaves_open(self, output_ids: Sequence[int]) -> bool:
+        """Return whether an output ends inside a thought."""
+        starts = self.start_ids
+        is_open = self.begun or (bool(starts) and tuple(output_ids[: len(starts)]) == starts)
+        last = -1
+        for token_ids, opens in reversed(self.marks):
+            place = _last_place(output_ids, token_ids)
+            if place >= max(last, 0):
+                last, is_open = place, opens
+        return is_open
+
+
+def _last_place(output_ids: Sequence[int], token_ids: tuple[int, ...]) -> int:
+    """Return where tokens stand last in an output; -1: nowhere. Outputs are long, so no loop looks at each token."""
+    backwards, behind = output_ids[::-1], 0
+    for _ in range(backwards.count(token_ids[0])):
+        behind = backwards.index(token_ids[0], behind) + 1
+        place = len(output_ids) - behind
+        if tuple(output_ids[place : place + len(token_ids)]) == token_ids:
+            return place
+    return -1
 
 
 def with_grammar(values: Mapping[str, Any]) -> Mapping[str, Any]:

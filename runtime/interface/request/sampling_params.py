@@ -8,7 +8,13 @@ from typing import Any, Self
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import refuse_parameter
-from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES, Grammar, Thinking, with_grammar
+from palladio.runtime.interface.request.grammar_spec import (
+    GRAMMAR_NAMES,
+    Grammar,
+    Thinking,
+    ThoughtClosing,
+    with_grammar,
+)
 
 GREEDY_TEMPERATURE = 1e-6  # below this, dividing logits by the temperature overflows float32: take the argmax instead
 MAX_LOGPROBS = 20  # top-k width compiled into the sampler; OpenAI's limit
@@ -49,6 +55,7 @@ class SamplingParams:
         no_stop_trim: keep the matched stop string in the text.
         grammar: the grammar that the output must follow.
         thinking: which part of the output is reasoning, to which the grammar does not apply, and its maximum length.
+        closing: keeps the output from ending inside its reasoning. None: it may end there.
         max_new_tokens, min_new_tokens, sampling_seed: SGLang's names of max_tokens, min_tokens and seed. Their values
             move to those three fields, and they become None.
 
@@ -83,6 +90,7 @@ class SamplingParams:
     no_stop_trim: bool = False
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    closing: ThoughtClosing | None = None
     # Fields and not dataclasses.InitVar, which msgspec does not take.
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None

@@ -15,6 +15,7 @@ from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.token_output import FinishReason
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling.policy.deadlines import timeout_reason
+from palladio.runtime.scheduling.state.new_tokens import closing_ids
 from palladio.runtime.scheduling.state.request import Request
 
 MAX_SECONDS = 30.0  # that a grammar may take; known slow ones take seconds
@@ -81,7 +82,9 @@ class GrammarQueue:
         if thinking is not None and thinking.budget is None and not thinking.forbidden_ids:
             thinking = None  # it bounds nothing
         if thinking is not None or params.allowed_token_ids is not None:
-            request.constraint = Constraint(None, thinking, self._eos_ids, allowed=params.allowed_token_ids)
+            request.constraint = Constraint(
+                *(None, thinking, self._eos_ids), allowed=params.allowed_token_ids, closing_ids=closing_ids(request)
+            )
         return True
 
     def add(self, request: Request) -> None:
@@ -176,6 +179,7 @@ class GrammarQueue:
             *(matcher, params.thinking, self._eos_ids),
             ignores_eos=params.ignore_eos,
             allowed=params.allowed_token_ids,
+            closing_ids=closing_ids(waiting.request),
         )
         return None
 

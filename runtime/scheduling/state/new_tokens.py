@@ -1,5 +1,5 @@
 """New tokens: what was read of a step's rows, and what it means for their requests: whether one ends, and which tokens
-its grammar forces after them."""
+its grammar forces after them. An end of sequence inside a thought closes that."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,7 +8,8 @@ import numpy as np
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput
-from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.interface.request.grammar_spec import ThoughtClosing
+from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.scheduling.state.slot_columns import Counts, Mask, SlotColumns, Slots, TokenIds
 
 NOT_FINITE = FinishReason(
@@ -18,6 +19,7 @@ NOT_FINITE = FinishReason(
 )
 
 MakeRoom = Callable[[Request, int], bool]
+Retract = Callable[[Request], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +72,13 @@ class SampledRows:
         return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])
 
 
-def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> FinishReason | None:
+def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom, retract: Retract) -> FinishReason | None:
     """Adds a step's tokens to their request, and those that its grammar forces after them where that saves steps.
 
     Args:
         output: what was read of the step; loses what comes after the request's end, and gets what is forced.
         make_room: whether it pays to add this many known tokens to a request at once; if so, it gets the pages.
+        retract: takes a running request's pages: it is computed again from what it has.
 
     Returns:
         How the request ends, if it does. The caller ends it.
@@ -84,10 +87,16 @@ def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> F
     if request.max_tokens == 0:  # only its prompt was to be computed
         token_ids.clear()
         return finish or request.finish_reason()
+    closing = request.given.params.closing
     for count, token_id in enumerate(token_ids, 1):
+        means_something = finish is None or count < len(token_ids)
+        if closing is not None and means_something and _closes_thought(request, token_id, closing):
+            output.cut(count - 1)
+            _close_thought(request, closing, retract)
+            return None
         request.append_token(token_id)
         ended = request.finish_reason()
-        if ended is not None and (finish is None or count < len(token_ids)):
+        if ended is not None and means_something:
             output.cut(count)
             return ended
     if request.constraint is not None and finish is None:
@@ -105,11 +114,46 @@ def constraint_failure(request: Request, reason: str) -> FinishReason:
     )
 
 
+def closing_ids(request: Request) -> tuple[int, ...]:
+    """Return the end-of-sequence ids that close a thought of the request; those that it asks for itself end it."""
+    params = request.given.params
+    closing, allowed = params.closing, params.allowed_token_ids
+    if closing is None or not (allowed is None or {*closing.end_ids} <= {*allowed}):
+        return ()
+    kept = {*params.stop_token_ids, *closing.last_ids}
+    return tuple(token_id for token_id in request.given.stop_token_ids if token_id not in kept)
+
+
+def _closes_thought(request: Request, token_id: int, closing: ThoughtClosing) -> bool:
+    """Whether the next token closes a thought, where it would end the output; once in an output, and not if there is no
+    room for an answer."""
+    if token_id not in request.given.stop_token_ids or request.closed is not None:
+        return False
+    params, num_output, constraint = request.given.params, request.num_output_tokens, request.constraint
+    if num_output + 1 < params.min_tokens or num_output + len(closing.end_ids) >= request.max_tokens:
+        return False
+    if token_id not in closing_ids(request):
+        return False
+    defers = None if constraint is None else constraint.defers_grammar
+    return closing.leaves_open(request.token_ids[request.num_prompt_tokens :]) if defers is None else defers
+
+
+def _close_thought(request: Request, closing: ThoughtClosing, retract: Retract) -> None:
+    """Go on with the mark that closes the thought. The device has sampled something else and may have computed it, so
+    the request starts from its known tokens, as after a retraction: counts, states and pages are then right."""
+    constraint = request.constraint or Constraint(None, None, (), closing_ids=closing_ids(request))
+    constraint.close(closing.end_ids, request.token_ids[request.num_prompt_tokens :])
+    request.close_thought(constraint)
+    if request.status is RequestStatus.RUNNING:
+        retract(request)
+
+
 def _constrain(request: Request, token_ids: list[int], make_room: MakeRoom) -> FinishReason | None:
     """Tells the constraint of the last token; appends to token_ids what is jumped over."""
     constraint = request.constraint
     assert constraint is not None
     constraint.accept(request.token_ids[-1])
+    request.note_closed(constraint)
     if constraint.is_over:
         request.drop_constraint()
         return None

@@ -5,7 +5,7 @@ import enum
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps, RequestTimes, RequestTrace, WaitTimes
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
+from palladio.runtime.interface.outputs.token_output import ClosedBy, FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.prompt_parts import Rows
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
@@ -48,6 +48,7 @@ class Request:
         columns: None unless RUNNING.
         left_unread, left_revision: what the columns had when it left its slot: rows may still be read then.
         constraint: which tokens its output may have next; None: all.
+        closed: what closed its thought, see TokenOutput.
         prefill_end: tokens to compute before the first (or, after a retraction, the next) one is sampled.
         pages: the KV pages of its tokens, in order, in layers that keep all tokens (0 if there are none such); empty
             unless RUNNING. See cache_manager for who owns which.
@@ -77,6 +78,7 @@ class Request:
     left_unread: int = 0
     left_revision: int = 0
     constraint: Constraint | None = None
+    closed: ClosedBy | None = None
     prefill_end: int = 0
     pages: list[int] = dataclasses.field(default_factory=list)
     node: RadixNode | None = None
@@ -270,6 +272,19 @@ class Request:
         if self.columns is not None:
             self.columns.note_change()
 
+    def note_closed(self, constraint: Constraint) -> None:
+        """Keep what closed its thought: the constraint is soon over."""
+        self.closed = constraint.closed
+
+    def close_thought(self, constraint: Constraint) -> None:
+        """Close the thought that the last read token would have ended the output in; that token is dropped.
+
+        Args:
+            constraint: forces the mark that closes the thought.
+        """
+        self.constraint, self.closed = constraint, constraint.closed
+        self.void()
+
     def append_token(self, token_id: int) -> None:
         """One more is known."""
         self.token_ids.append(token_id)
@@ -305,9 +320,9 @@ class Request:
         embedding: bytes | None = None,
     ) -> TokenOutput:
         """One for it, of new tokens."""
-        request_id, cached_tokens = self.given.request_id, self.num_cached_tokens
+        request_id, others = self.given.request_id, (self.num_retractions, embedding, self.closed)
         return TokenOutput(  # by position: this runs for each token
-            request_id, token_ids, logprobs, prompt_logprobs, finish, cached_tokens, self.num_retractions, embedding
+            request_id, token_ids, logprobs, prompt_logprobs, finish, self.num_cached_tokens, *others
         )
 
     def take_prompt_logprobs(self, start: int, new: list[TokenLogprob] | None) -> None:

@@ -77,7 +77,7 @@ def test_every_stream_option_is_handled() -> None:
 
 def test_every_sampling_parameter_can_be_sent() -> None:
     names = SamplingParams.__dataclass_fields__.keys()
-    of_routes = {"grammar", "thinking", "visible_special_ids"}  # what other fields come to
+    of_routes = {"grammar", "thinking", "closing", "visible_special_ids"}  # what other fields come to
     of_routes |= {"max_new_tokens", "min_new_tokens", "sampling_seed"}  # SGLang's names of others
     assert names == SAME_NAME | WORKED_OUT | of_routes
     of_generate = {"logprobs", "prompt_logprobs", "logprob_token_ids"}  # /generate has names of its own for them

@@ -222,3 +222,54 @@ def test_an_end_that_is_ignored_does_not_undo_what_is_allowed() -> None:
     assert allowed(constraint) == {6}
     alone = Constraint(Words([5], [EOS]), None, (EOS,), ignores_eos=True, allowed=(EOS,))
     assert allowed(alone) == {EOS}
+
+
+@pytest.mark.parametrize("words", [None, Words([7, 8])])
+def test_an_end_of_sequence_closes_a_thought_and_an_answer_follows(words: Words | None) -> None:
+    thinking = Thinking((OPEN,), (20, 21), begun=True, budget=9)
+    constraint = Constraint(words, thinking, (EOS,), closing_ids=(EOS,))
+    assert allowed(constraint) == EVERYTHING, "the model may say that it has thought enough"
+    accept(constraint, 30, 20)
+    constraint.close((20, 21), [30, 20])
+    assert (constraint.closed, constraint.forced) == ("eos", [21])
+    accept(constraint, 21)
+    assert not constraint.is_over
+    assert allowed(constraint) == ({7} if words else EVERYTHING - {EOS})
+    accept(constraint, 7)
+    assert constraint.is_over == (words is None)
+    assert allowed(constraint) == ({8} if words else EVERYTHING)
+
+
+def test_a_thought_that_nothing_followed_is_closed() -> None:
+    constraint = Constraint(None, None, (), closing_ids=(EOS, 3))
+    constraint.close((CLOSE, LINE), [5, 6, 7])
+    accept(constraint, CLOSE, LINE)
+    assert allowed(constraint) == EVERYTHING - {EOS, 3}
+    accept(constraint, 5)
+    assert constraint.is_over
+
+
+@pytest.mark.parametrize(
+    ("closing_ids", "closed", "first"), [((EOS,), "budget", EVERYTHING - {EOS}), ((), None, EVERYTHING)]
+)
+def test_an_answer_follows_a_budget(closing_ids: tuple[int, ...], closed: str | None, first: set[int]) -> None:
+    constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=2), (EOS,), closing_ids=closing_ids)
+    accept(constraint, 30, 31, 20)
+    assert constraint.closed == closed
+    assert allowed(constraint) == first
+
+
+def test_a_thought_of_nothing_is_not_closed_for_the_model() -> None:
+    constraint = Constraint(None, Thinking((10,), (20,), begun=True, budget=0), (EOS,), closing_ids=(EOS,))
+    accept(constraint, 20)
+    assert (constraint.closed, constraint.is_over) == (None, True)
+
+
+def test_an_answer_of_which_nothing_but_an_end_is_allowed_ends() -> None:
+    constraint = Constraint(None, None, (), allowed=(EOS, CLOSE), closing_ids=(EOS,))
+    constraint.close((CLOSE,), [CLOSE + 1])
+    accept(constraint, CLOSE)
+    assert allowed(constraint) == {CLOSE}
+    only = Constraint(None, None, (), allowed=(EOS,), closing_ids=(EOS,))
+    only.close((EOS + 1,), [5])
+    assert allowed(only) == set(), "the caller closes no thought whose mark is not allowed"

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+from palladio.runtime.interface.outputs.token_output import ClosedBy
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledRow
 
 EOS = 7
@@ -30,6 +31,7 @@ class ScriptedConstraint:
     """
 
     error: str | None = None
+    closed: ClosedBy | None = None
     is_over = False
 
     def __init__(self) -> None:

@@ -122,10 +122,14 @@ def never(_request: Request, _count: int) -> bool:
     return False
 
 
+def keep(_request: Request) -> None:
+    """Retract nothing."""
+
+
 def test_what_comes_after_the_end_of_a_request_is_dropped():
     one = request("a")
     output = one.output([4, STOP, 5, 6], NOT_FINITE, [TokenLogprob(token, -1.0) for token in (4, STOP, 5, 6)])
-    finish = take_tokens(one, output, never)
+    finish = take_tokens(one, output, never, keep)
     assert finish is not None
     assert (finish.type, finish.matched) == ("stop", STOP), "it had ended before the token that means nothing"
     assert output.token_ids == [4, STOP]
@@ -137,7 +141,7 @@ def test_a_token_that_means_nothing_is_no_orderly_end():
     for last in (STOP, 5):
         one = request("a", max_tokens=2)
         output = one.output([4, last], NOT_FINITE)
-        assert take_tokens(one, output, never) is NOT_FINITE
+        assert take_tokens(one, output, never, keep) is NOT_FINITE
         assert output.token_ids == [4, last]
 
 
@@ -146,7 +150,7 @@ def test_a_request_for_its_prompt_alone_gets_no_token():
     rows = [ScheduledRow(one, 0, 3, samples=True)]
     step = batch("prefill", rows)
     (output,) = outputs_of(step, read_batch(step, stacked([7]), None, None))
-    finish = take_tokens(one, output, never)
+    finish = take_tokens(one, output, never, keep)
     assert finish is not None
     assert finish.type == "length"
     assert (output.token_ids, output.logprobs, one.token_ids) == ([], None, [1, 2, 3])

@@ -18,6 +18,8 @@ from palladio.runtime.scheduling.state.running import RunningRequests
 from tests.runtime.scheduling.scheduler_sim import Simulation
 from tests.runtime.scheduling.simulated_model import EOS, ScriptedConstraint
 
+NEVER = (lambda _request, _count: False, lambda _request: None)  # no room for forced tokens, and nothing to retract
+
 
 def decoding(**params: Any) -> Request:
     """It has one of four tokens, and a dispatched step samples the next one."""
@@ -110,7 +112,7 @@ def test_a_token_may_be_taken_at_once_just_as_long_as_the_long_way_ends_nothing(
     for token in (5, 6, 7):
         short.note_unread(1)
         taken = takes(short, [token])
-        assert taken == (take_tokens(long, long.output([token]), lambda _request, _count: False) is None)
+        assert taken == (take_tokens(long, long.output([token]), *NEVER) is None)
     assert short.token_ids == [1, 2, 3, 4, 5, 6]
 
 
@@ -120,7 +122,7 @@ def test_tokens_that_only_the_columns_have_are_never_more_than_they_hold():
     for token in range(1000):
         request.note_unread(1)
         if not takes(request, [token]):
-            take_tokens(request, request.output([token]), lambda _request, _count: False)
+            take_tokens(request, request.output([token]), *NEVER)
             request.note_unread(-1)
             request.note_taken()
         expected.append(token)
