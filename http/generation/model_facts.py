@@ -12,7 +12,7 @@ from palladio.http.prompts.text_encoding import Truncation, required
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig

@@ -7,11 +7,11 @@ from typing import Any, Self
 import orjson
 
 from palladio.http.prompts.tool_definitions import Definitions, ToolChoice, read_functions, read_tools
-from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.tool_calls.generic_json import GENERIC_JSON
 from palladio.http.tool_calls.grammars.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
 from palladio.http.tool_calls.grammars.lark import Notation
+from palladio.http.tool_calls.json_formats import GENERIC_JSON
 from palladio.http.tool_calls.reading.base import Function, Functions, ToolCallParser
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError

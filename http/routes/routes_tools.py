@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends
 from palladio.http.generation.context import Context
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.prompts.tools import offered_functions
-from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.reading.base import ToolCallParser
 from palladio.http.tool_calls.registry import find_format
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.protocol_chat import ParseFunctionCallRequest, ToolFields
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError

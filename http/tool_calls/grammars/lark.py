@@ -101,9 +101,9 @@ class Rules:
     def text_before(self, mark: str) -> str:
         """An expression for any text up to this mark and with it, where the mark is found at once.
 
-        White space before a mark that is a token is left to the text.
+        White space before a mark that begins with a token is left to the text.
         """
-        if mark.strip() in self._ids:
+        if self._marks is not None and self._marks.match(mark.strip()):
             return f"{ANY_TEXT} {self.text(mark.strip())}"
         return self.rule(f"{ANY_TEXT} {quoted(mark)}", lazy=True)
 

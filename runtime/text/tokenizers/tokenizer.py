@@ -150,6 +150,11 @@ class Tokenizer:
         """The id of the added token, special or not, that is written exactly like this, if there is one."""
         return self._added_ids.get(text)
 
+    @property
+    def added_texts(self) -> tuple[str, ...]:
+        """How all added tokens, special or not, are written."""
+        return tuple(self._added_ids)
+
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
 

@@ -7,8 +7,10 @@ import jsonschema
 import pytest
 
 from palladio.http.prompts.tools import ToolPlan
-from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
+from palladio.http.tool_calls.formats import FORMATS
+from palladio.http.tool_calls.json_formats import MISTRAL_COMPACT
 from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar

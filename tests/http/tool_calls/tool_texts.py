@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from palladio.http.tool_calls.formats import ToolFormat
 from palladio.http.tool_calls.reading.base import Function, Functions
+from palladio.http.tool_calls.tool_format import ToolFormat
 
 WEATHER = {
     "type": "object",
