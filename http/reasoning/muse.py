@@ -1,4 +1,4 @@
-"""Muse Glimmer's format: messages with a recipient each. What is to itself is reasoning, what is to the user content."""
+"""Muse Glimmer's format: each message has a recipient. What is to itself is reasoning, what is to the user content."""
 
 import dataclasses
 import re
@@ -23,9 +23,7 @@ def _kind_of(header: str) -> Kind:
     return "reasoning" if recipient[1] == _SELF else "call"
 
 
-_MUSE = Channels(
-    beginnings=(START, MESSAGE, "to="), closers=(NEXT, END), ends=Marks((NEXT, END, START)), kind=_kind_of
-)
+_MUSE = Channels(beginnings=(START, MESSAGE, "to="), closers=(NEXT, END), ends=Marks((NEXT, END, START)), kind=_kind_of)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

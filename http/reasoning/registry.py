@@ -84,9 +84,10 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     ),
     MessageFamily(
         "inkling",
-        "<|content_thinking|>",
+        "<|message_model|><|content_thinking|>",
         "<|end_message|>",
-        answer=("<|message_model|>", "<|content_text|>", "<|end_message|>"),
+        answer=("<|message_model|><|content_text|>", "<|end_message|>"),
+        pieces=("<|message_model|>", "<|content_thinking|>", "<|content_text|>"),
     ),
     MuseFamily("muse"),
 )

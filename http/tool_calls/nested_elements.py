@@ -34,8 +34,11 @@ class NestedParser(NamedCallParser):
         yield from self._named_call(name, self._values)
 
     def _values(self, values: NamedValues) -> Step[None]:
-        while not (yield from self._reader.accept_after_space(self.CALL_END)):
-            yield from self._reader.expect(f"{self.MARK}<")
+        while True:
+            yield from self._reader.expect_after_space(self.MARK)
+            if (yield from self._reader.accept_after_space(self.CALL_END.removeprefix(self.MARK))):
+                return
+            yield from self._reader.expect("<")
             key, _ = yield from self._reader.text_until((">",), limit=_MAX_NAME)
             schema = parameter_schema(values.schema, key)
             if types_of(schema, values.schema) == _STRING:

@@ -156,7 +156,13 @@ class ElementTags:
     def ends_of_value(self) -> tuple[str, ...]:
         """What a value ends at where its closing tag is missing."""
         of_function, of_parameter = (f" {name}=" if self.has_attributes else "" for name in self.attributes)
-        return (self.parameter + of_parameter, self.function_end, self.function + of_function, *self.before, *self.after)
+        return (
+            self.parameter + of_parameter,
+            self.function_end,
+            self.function + of_function,
+            *self.before,
+            *self.after,
+        )
 
     def name(self, head: str) -> str:
         """Of the function. Raises MalformedCallError: it has none."""

@@ -58,9 +58,7 @@ def keyed(name: str, tags: KeyTags, *, gap: str, inner: str | None = None, betwe
         opening=f"{tags.before}{gap if tags.before else ''}{tags.call}",
         separator=tags.call_end + between + tags.call,
         closing=tags.call_end + (gap + tags.after if tags.after else ""),
-        arguments=tagged_arguments(
-            lambda _: (tags.key, tags.key_end + inner + tags.value), tags.value_end, gap=gap
-        ),
+        arguments=tagged_arguments(lambda _: (tags.key, tags.key_end + inner + tags.value), tags.value_end, gap=gap),
         marks=tags.marks,
         trigger=tags.before or tags.call,
     )
@@ -269,5 +267,3 @@ def hunyuan(name: str, suffix: str = "", *, has_separator: bool) -> ToolFormat:
     )
     gap = "\n" if has_separator else ""
     return keyed(name, tags, gap=gap, between=gap)
-
-

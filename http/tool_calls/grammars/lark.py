@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
@@ -96,6 +96,16 @@ class Rules:
         self.reserve(len(expression))
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{'[lazy]' if lazy else ''}: {expression}")
+        return name
+
+    def recursive(self, write: Callable[[str], str]) -> str:
+        """Names an expression that holds itself. Args: write: its name → the expression."""
+        place = len(self._rules)
+        name = f"rule_{place}"
+        self._rules.append("")
+        expression = write(name)
+        self.reserve(len(expression))
+        self._rules[place] = f"{name}: {expression}"
         return name
 
     def text_before(self, mark: str) -> str:

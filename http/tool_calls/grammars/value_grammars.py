@@ -120,9 +120,24 @@ def _bare_listing(quote: str, levels: int) -> "_Listing":
             return f'"[" ({item} ("," {item})*)? "]"'
         if types == {"object"} and (plain := _plain(schema, "properties", "required")) is not None:
             return joined('"{"', _listed(rules, plain, _bare_listing(quote, levels - 1), root), '"}"')
+        if levels and (not types or types in ({"array"}, {"object"})) and _says_nothing(schema):
+            return _bare_value(rules, quote, types)
         return _json(rules, schema, root)
 
     return _Listing(":", ",", value)
+
+
+def _bare_value(rules: Rules, quote: str, types: frozenset[str]) -> str:
+    """Any value. Args: types: a list or an object, or either and scalars."""
+    text = joined(rules.text(quote), rules.text_before(quote))
+    scalar = rules.json({"type": ["number", "boolean", "null"]})
+
+    def written(value: str) -> dict[str, str]:
+        member = f'{_NAME} ":" {value}'
+        return {"array": f'"[" ({value} ("," {value})*)? "]"', "object": f'"{{" ({member} ("," {member})*)? "}}"'}
+
+    anything = rules.recursive(lambda name: either([text, scalar, *written(name).values()]))
+    return either([written(anything)[kind] for kind in types]) if types else anything
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,16 +155,14 @@ class _Listing:
     value: Callable[[Rules, object, Mapping[str, Any]], str]
 
 
-def _listed(
-    rules: Rules, schema: Mapping[str, Any], listing: _Listing, root: Mapping[str, Any] | None = None
-) -> str:
+def _listed(rules: Rules, schema: Mapping[str, Any], listing: _Listing, root: Mapping[str, Any] | None = None) -> str:
     """The required ones, then any of the others. Args: root: what references point into, if not the schema."""
     root = schema if root is None else root
     required = frozenset(schema.get("required") or ())
     properties = _properties(schema)
     comma = f" {quoted(listing.comma)} "
     if schema.get("additionalProperties") and not properties:
-        one = rules.rule(f"{_NAME} {quoted(listing.equals)} {rules.json({})}")
+        one = rules.rule(f"{_NAME} {quoted(listing.equals)} {listing.value(rules, {}, {})}")
         return f"({one} ({comma.strip()} {one})*)?"
     given = {
         name: rules.rule(f"{quoted(name + listing.equals)} {listing.value(rules, value, root)}")
@@ -172,6 +185,13 @@ def _one_of(rules: Rules, schema: Mapping[str, Any], name: str, expression: str)
     """One argument, which may be left out unless it is required."""
     rule = rules.rule(expression)
     return rule if name in frozenset(schema.get("required") or ()) else f"{rule}?"
+
+
+def _says_nothing(schema: object) -> bool:
+    """Whether a schema says nothing but the type."""
+    if not isinstance(schema, Mapping):
+        return schema is True
+    return all(key in _NOTES for key in schema) and schema.get("additionalProperties") in (None, True)
 
 
 def _plain(schema: object, holds: str, *others: str) -> Mapping[str, Any] | None:
