@@ -72,7 +72,7 @@ def create_app(
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
     Whoever serves it logs `app.state.access`, a line that says who may use it, and what
-    `app.state.template_warnings` returns, once the engine is ready.
+    `app.state.template_warnings` returns, once the engine is ready, and closes `app.state.template_readers`.
 
     Args:
         observer: default: what `observability` says.
@@ -121,6 +121,7 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
+    app.state.template_readers = context.template_readers
     app.state.template_warnings = lambda: context.facts.template_warnings
     app.state.access = describe_access(config, callers)
     return app

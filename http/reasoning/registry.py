@@ -138,6 +138,7 @@ REFUSED: Mapping[str, str] = types.MappingProxyType(
     }
 )
 
+BY_TEMPLATE = ("response_template", "hf")  # the checkpoint says how it is read; the second one is vLLM's name for it
 OFF = "none"
 AUTO = "auto"
 
@@ -157,5 +158,6 @@ def check_name(name: str) -> None:
     """
     if name in REFUSED:
         raise ConfigError(f"--reasoning-parser {name}: {REFUSED[name]}")
-    if name not in (AUTO, OFF) and find_family(name) is None:
-        raise ConfigError(f"--reasoning-parser {name}: no such parser; available: {', '.join((AUTO, OFF, *NAMES))}")
+    if name not in (AUTO, OFF, *BY_TEMPLATE) and find_family(name) is None:
+        available = ", ".join((AUTO, OFF, *NAMES, BY_TEMPLATE[0]))
+        raise ConfigError(f"--reasoning-parser {name}: no such parser; available: {available}")

@@ -218,3 +218,8 @@ PLAIN_JSON = ToolFormat(
 )
 GENERIC_JSON = ToolFormat("json", GenericJsonParser, PLAIN_JSON.syntax)  # of a prompt that has the tools as text
 MISTRAL_COMPACT = mistral("mistral", compact=True)
+
+
+def response_template(*, is_json: bool) -> ToolFormat:
+    """What a response template reads. Args: is_json: the calls that it reads are JSON, and so are forced ones."""
+    return ToolFormat("response_template", PlainJsonParser, PLAIN_JSON.syntax, is_template=True, can_force=is_json)

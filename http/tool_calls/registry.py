@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 
+from palladio.http.reasoning.registry import BY_TEMPLATE
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.runtime.interface.errors import ConfigError
@@ -53,14 +54,16 @@ def find_format(name: str, asked_by: str = "--tool-call-parser") -> ToolFormat:
         names = sorted([*FORMATS, *ALIASES])
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"{asked_by} {name}: no such parser{hint}; available: auto, {', '.join(names)}")
+        raise ConfigError(
+            f"{asked_by} {name}: no such parser{hint}; available: auto, {BY_TEMPLATE[0]}, {', '.join(names)}"
+        )
     return found
 
 
 def check_format(name: str) -> None:
     """
     Raises:
-        ConfigError: neither auto nor the name of a format.
+        ConfigError: neither auto, nor the name of a format, nor that of response templates.
     """
-    if name != "auto":
+    if name not in ("auto", *BY_TEMPLATE):
         find_format(name)

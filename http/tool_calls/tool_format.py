@@ -18,6 +18,9 @@ class ToolFormat:
         syntax: for grammars.
         reads_free_text: calls can be told from other text; else they are read only where a grammar forces one.
         new_id: makes the id of a call.
+        is_template: a response template reads calls, not the parser, and gives no grammar for them: a forced call is in
+            the syntax, and the parser reads it.
+        can_force: a call can be forced.
     """
 
     name: str
@@ -25,6 +28,8 @@ class ToolFormat:
     syntax: CallSyntax
     reads_free_text: bool = True
     new_id: NewId = openai_id
+    is_template: bool = False
+    can_force: bool = True
 
     @property
     def special(self) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ class Tokenizer:
             self._kind, self._added, self._token_of, lambda one: self.decode([one], skip_special_tokens=False)
         )
         self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
+        self.response_template: object = getattr(hf_tokenizer, "response_template", None)
         self.tekken_version = tekken_version
 
     @classmethod
@@ -154,6 +155,11 @@ class Tokenizer:
     def added_texts(self) -> tuple[str, ...]:
         """How all added tokens, special or not, are written."""
         return tuple(self._added_ids)
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """How the special tokens are written."""
+        return tuple(text for text, token_id in self._added_ids.items() if token_id in self._special)
 
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
