@@ -5,6 +5,7 @@ piece by piece and says what became certain. For each piece it has a span of CPU
 whatever a pattern does. It has no other thread, so that it can fork.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ from transformers.utils.chat_parsing.content_parsers import STREAMABLE_PARSERS
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 
 from palladio.http.response_templates.spec import CALLS_FIELD, CONTENT_FIELD, REASONING_FIELDS
+from palladio.runtime.telemetry.process_memory import reserved_bytes
 
 Event = list[str]  # "reasoning" or "content" and a text; "call", name, arguments and the text that was read
 
@@ -55,10 +57,9 @@ def _read_in_child(template: ResponseTemplate, descriptor: int, cpu_seconds: flo
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        with open("/proc/self/statm", encoding="ascii") as sizes:
-            space = int(sizes.read().split()[0]) * resource.getpagesize() + _MAX_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (space, most))
+        with contextlib.suppress(OSError):  # no /proc: the time is limited all the same
+            space = reserved_bytes() + _MAX_MEMORY
+            resource.setrlimit(resource.RLIMIT_AS, (space, space))
         with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as lines:
             for answer in _answers(template, lines, lambda: signal.setitimer(signal.ITIMER_PROF, cpu_seconds)):
                 connection.sendall(json.dumps(answer).encode() + b"\n")

@@ -48,11 +48,12 @@ class HttpConfig:
             template.
         trust_request_chat_template: Take the field chat_template of chat requests; it is rendered in the same sandbox
             and limits as the server's own. Default: a 400.
-        reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
-            and chat template. none: reasoning stays in the answer. docs/api/reasoning-and-tools.md lists the names.
-        tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
-            known, json, which reads only the calls that tool_choice forces. docs/api/reasoning-and-tools.md lists the
-            names.
+        reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: the tokenizer's
+            response_template, or chosen by model and chat template. none: reasoning stays in the answer.
+            docs/api/reasoning-and-tools.md lists the names.
+        tool_call_parser: Format of the model's tool calls. auto: the tokenizer's response_template, or chosen by chat
+            template and model; if none is known, json, which reads only the calls that tool_choice forces.
+            docs/api/reasoning-and-tools.md lists the names.
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.
         sampling_defaults: Sampling defaults. model: from generation_config.json. openai: OpenAI's (temperature 1, top_p
             1).

@@ -152,23 +152,6 @@ TEXTS = {
     "jamba": in_json(f"<tool_calls>[\n    {JSON_CALL}", "}\n]</tool_calls>"),
     "xlam": in_json(f"[{JSON_CALL}", "}]"),
 }
-OLDER = (
-    *(
-        "qwen25",
-        "hermes",
-        "llama3",
-        "mistral",
-        "pythonic",
-        "deepseekv3",
-        "deepseekv31",
-        "kimi_k2",
-        "internlm",
-        "gpt-oss",
-    ),
-    *("glm45", "glm47", "qwen3_coder", "minimax-m2", "step3", "deepseekv32", "lfm2", "hunyuan", "granite"),
-    *("phi4_mini_json", "cohere_command4", "json"),
-)  # have tests of their own
-
 by_name = pytest.mark.parametrize("name", TEXTS)
 
 
@@ -183,10 +166,6 @@ def read_cut_everywhere(name: str, text: str) -> Read:
 
 def calls_of(found: Read) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     return found[0], [(name, json.loads(arguments)) for name, arguments in found[1]]
-
-
-def test_every_format_has_texts() -> None:
-    assert {*TEXTS, *OLDER} == set(FORMATS)
 
 
 @by_name

@@ -191,6 +191,7 @@ DSML = (
 PARIS = {"city": "Paris", "days": 3}
 ONLY_CITY = {"city": CITY_TAG}
 
+_OLDER = frozenset(SAMPLES)
 SAMPLES |= {
     "gemma4": Sample(
         f"<|tool_call>{GEMMA.format(GEMMA_QUOTE)}<tool_call|><|tool_call>call:now{{}}<tool_call|>",
@@ -322,3 +323,4 @@ SAMPLES |= {
     ),
     "xlam": SAMPLES["json"],
 }
+NEWEST = frozenset(SAMPLES) - _OLDER  # some tests of these are in the slow tier: their forms are those of older ones
