@@ -156,9 +156,18 @@ by_name = pytest.mark.parametrize("name", TEXTS)
 
 
 def read_cut_everywhere(name: str, text: str) -> Read:
+    """In pieces of one character, and of a few."""
     form = FORMATS[name]
     whole = read(form, [text])
-    assert read(form, list(text)) == whole
+    for size in (1, 2, 3, 7):
+        assert read(form, [text[at : at + size] for at in range(0, len(text), size)]) == whole, size
+    return whole
+
+
+def read_cut_once(name: str, text: str) -> Read:
+    """Cut in two at every character."""
+    form = FORMATS[name]
+    whole = read(form, [text])
     for place in range(1, len(text)):
         assert read(form, [text[:place], text[place:]]) == whole, place
     return whole
@@ -193,7 +202,16 @@ def test_nested_values(name: str) -> None:
 @by_name
 def test_text_before_and_after(name: str) -> None:
     text = f"Let me see.\n{TEXTS[name].one}\nThat is all."
-    assert calls_of(read_cut_everywhere(name, text)) == ("Let me see.That is all.", [("get_weather", PARIS)])
+    expected = ("Let me see.That is all.", [("get_weather", PARIS)])
+    assert calls_of(read_cut_everywhere(name, text)) == expected
+    assert calls_of(read_cut_once(name, text)) == expected
+
+
+@pytest.mark.slow
+@by_name
+def test_every_text_cut_in_two_at_every_character(name: str) -> None:
+    for text in (TEXTS[name].one, TEXTS[name].nested, SAMPLES[name].text, NO_CALL):
+        assert read_cut_once(name, text) == read_cut_everywhere(name, text)
 
 
 @pytest.mark.parametrize(

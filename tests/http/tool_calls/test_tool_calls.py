@@ -17,7 +17,7 @@ from palladio.http.tool_calls.reading.typed_values import to_json, types_of
 from palladio.http.tool_calls.registry import ALIASES, find_format
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES, Sample, read
+from tests.http.tool_calls.tool_texts import FUNCTIONS, LIKE_OLDER, SAMPLES, Sample, read
 from tests.properties import examples
 from tests.tiny_tokenizer import build_tiny_tokenizer
 
@@ -30,6 +30,13 @@ def cut(text: str, places: list[int]) -> list[str]:
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 
 by_family = pytest.mark.parametrize(("name", "sample"), SAMPLES.items(), ids=list(SAMPLES))
+by_form = pytest.mark.parametrize(
+    ("name", "sample"),
+    [
+        pytest.param(name, sample, id=name, marks=[pytest.mark.slow] if name in LIKE_OLDER else [])
+        for name, sample in SAMPLES.items()
+    ],
+)
 
 
 def test_every_format_has_a_sample() -> None:
@@ -45,7 +52,7 @@ def test_exact_format(name: str, sample: Sample) -> None:
     assert all(arguments == "{}" for _, arguments in calls[1:])
 
 
-@by_family
+@by_form
 @given(places=st.lists(st.integers(0, 1 << 16), max_size=40))
 @examples(15)
 def test_any_cutting_of_a_call(name: str, sample: Sample, places: list[int]) -> None:
@@ -55,7 +62,7 @@ def test_any_cutting_of_a_call(name: str, sample: Sample, places: list[int]) -> 
     assert read(FORMATS[name], list(text)) == whole
 
 
-@by_family
+@by_form
 @given(data=st.data())
 @examples(40)
 def test_any_cutting_of_any_text(name: str, sample: Sample, data: st.DataObject) -> None:
@@ -72,7 +79,7 @@ def test_any_cutting_of_any_text(name: str, sample: Sample, data: st.DataObject)
         assert isinstance(json.loads(arguments), dict)
 
 
-@by_family
+@by_form
 def test_text_that_breaks_off(name: str, sample: Sample) -> None:
     """The arguments are valid at every length, and only grow; a call that has not begun is content."""
     text = sample.before + sample.text

@@ -323,4 +323,8 @@ SAMPLES |= {
     ),
     "xlam": SAMPLES["json"],
 }
-NEWEST = frozenset(SAMPLES) - _OLDER  # some tests of these are in the slow tier: their forms are those of older ones
+NEWEST = frozenset(SAMPLES) - _OLDER
+_OWN_FORM = (
+    *("gemma4", "minimax-m3", "olmo3", "muse", "kimi_k3", "gigachat3", "inkling", "apertus2509", "plamo3", "k2_horizon"),
+)
+LIKE_OLDER = NEWEST - frozenset(_OWN_FORM)  # of the form of an older one: much of their tests is in the slow tier
