@@ -89,7 +89,7 @@ class TagFamily(ReasoningFamily):
 
     @property
     def specials(self) -> tuple[str, ...]:
-        return (self.start.strip(), self.end.strip(), *self.closers, *self.answer, *self.pieces)
+        return (self.start.strip(), self.end.strip(), *self.closers, *self.pieces)
 
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         position = self._position(end)
