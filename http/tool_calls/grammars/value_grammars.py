@@ -33,12 +33,12 @@ def tagged_arguments(
 
     def arguments(rules: Rules, function: Function) -> str:
         schema = function.parameters
-        parts: list[str] = []
+        required, parts = _required(schema), list[str]()
         for name, value in _properties(schema).items():
             is_text = types_of(value, schema) == {"string"}
             before, after = opening("true" if is_text else "false")
             body = _plain_text(rules, value, closing) if is_text else _json_text(rules, value, schema, closing)
-            parts.append(_one_of(rules, schema, name, joined(rules.text(before + name + after), body, rules.text(gap))))
+            parts.append(_one_of(rules, required, name, joined(rules.text(before + name + after), body, rules.text(gap))))
         if schema.get("additionalProperties") and not parts:
             before, after = opening("true")
             free = joined(rules.text(before), _ANY_NAME, rules.text(after), rules.text_before(closing), rules.text(gap))
@@ -54,7 +54,7 @@ def typed_arguments(before: str, between: str, after: str, closing: str) -> Call
 
     def arguments(rules: Rules, function: Function) -> str:
         schema = function.parameters
-        parts: list[str] = []
+        required, parts = _required(schema), list[str]()
         for name, value in _properties(schema).items():
             types = {_NUMBERS.get(kind, kind) for kind in types_of(value, schema)} or _JSON_TYPES
             typed: list[str] = []
@@ -62,7 +62,7 @@ def typed_arguments(before: str, between: str, after: str, closing: str) -> Call
                 is_text = kind == "string"
                 body = _plain_text(rules, value, closing) if is_text else _json_text(rules, value, schema, closing)
                 typed.append(joined(rules.text(kind + after), body))
-            parts.append(_one_of(rules, schema, name, joined(rules.text(before + name + between), either(typed))))
+            parts.append(_one_of(rules, required, name, joined(rules.text(before + name + between), either(typed))))
         if schema.get("additionalProperties") and not parts:
             kind = either([quoted(kind) for kind in _JSON_TYPES])
             free = (rules.text(before), _ANY_NAME, rules.text(between), kind, rules.text(after))
@@ -77,12 +77,12 @@ def element_arguments(mark: str, gap: str) -> Callable[[Rules, Function], str]:
 
     def arguments(rules: Rules, function: Function) -> str:
         schema = function.parameters
-        parts: list[str] = []
+        required, parts = _required(schema), list[str]()
         for name, value in _properties(schema).items():
             closing = f"{mark}</{name}>"
             is_text = types_of(value, schema) == {"string"}
             body = _plain_text(rules, value, closing) if is_text else _json_text(rules, value, schema, closing)
-            parts.append(_one_of(rules, schema, name, joined(rules.text(f"{mark}<{name}>"), body, rules.text(gap))))
+            parts.append(_one_of(rules, required, name, joined(rules.text(f"{mark}<{name}>"), body, rules.text(gap))))
         if schema.get("additionalProperties") and not parts:
             start = (rules.text(f"{mark}<"), _ANY_NAME, quoted(">"))
             end = (rules.text_before(f"{mark}</"), _ANY_NAME, quoted(">"), rules.text(gap))
@@ -158,7 +158,7 @@ class _Listing:
 def _listed(rules: Rules, schema: Mapping[str, Any], listing: _Listing, root: Mapping[str, Any] | None = None) -> str:
     """The required ones, then any of the others. Args: root: what references point into, if not the schema."""
     root = schema if root is None else root
-    required = frozenset(schema.get("required") or ())
+    required = _required(schema)
     properties = _properties(schema)
     comma = f" {quoted(listing.comma)} "
     if schema.get("additionalProperties") and not properties:
@@ -181,10 +181,14 @@ def _listed(rules: Rules, schema: Mapping[str, Any], listing: _Listing, root: Ma
     return f"{either(starts)}?" if len(starts) > 1 else f"({starts[0]})?" if starts else ""
 
 
-def _one_of(rules: Rules, schema: Mapping[str, Any], name: str, expression: str) -> str:
+def _one_of(rules: Rules, required: frozenset[str], name: str, expression: str) -> str:
     """One argument, which may be left out unless it is required."""
     rule = rules.rule(expression)
-    return rule if name in frozenset(schema.get("required") or ()) else f"{rule}?"
+    return rule if name in required else f"{rule}?"
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(schema.get("required") or ())
 
 
 def _says_nothing(schema: object) -> bool:

@@ -325,6 +325,17 @@ SAMPLES |= {
 }
 NEWEST = frozenset(SAMPLES) - _OLDER
 _OWN_FORM = (
-    *("gemma4", "minimax-m3", "olmo3", "muse", "kimi_k3", "gigachat3", "inkling", "apertus2509", "plamo3", "k2_horizon"),
+    *(
+        "gemma4",
+        "minimax-m3",
+        "olmo3",
+        "muse",
+        "kimi_k3",
+        "gigachat3",
+        "inkling",
+        "apertus2509",
+        "plamo3",
+        "k2_horizon",
+    ),
 )
 LIKE_OLDER = NEWEST - frozenset(_OWN_FORM)  # of the form of an older one: much of their tests is in the slow tier
