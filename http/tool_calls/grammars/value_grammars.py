@@ -38,7 +38,8 @@ def tagged_arguments(
             is_text = types_of(value, schema) == {"string"}
             before, after = opening("true" if is_text else "false")
             body = _plain_text(rules, value, closing) if is_text else _json_text(rules, value, schema, closing)
-            parts.append(_one_of(rules, required, name, joined(rules.text(before + name + after), body, rules.text(gap))))
+            expression = joined(rules.text(before + name + after), body, rules.text(gap))
+            parts.append(_one_of(rules, required, name, expression))
         if schema.get("additionalProperties") and not parts:
             before, after = opening("true")
             free = joined(rules.text(before), _ANY_NAME, rules.text(after), rules.text_before(closing), rules.text(gap))
